@@ -1,0 +1,84 @@
+"""The contract between sglk and a chip: four kinds of device work, a capability table and the chip's ops."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from sglk.backends.ops import OpRegistry
+
+T = TypeVar("T")
+
+API_VERSION = 1
+"""Version of this contract; a plugin states the one it was written for as `api_version`."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do; checked before anything is loaded."""
+
+    dtypes: frozenset[str]
+    """Compute dtypes: `fp32`, `bf16`, `fp16`."""
+    kv_cache_dtypes: frozenset[str]
+    quantization: frozenset[str] = frozenset()
+    page_sizes: tuple[int, ...] = ()
+    """Legal page sizes; empty = any."""
+    graph_capture: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """Device memory in bytes."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The device as the machine names it, for records and profiles."""
+
+    name: str
+    driver: str | None = None
+    sdk: str | None = None
+    details: dict[str, str] = field(default_factory=dict)
+
+
+class DeviceBackend(ABC):
+    """One device of one chip family. Nothing above this class knows which chip it runs on."""
+
+    name: str
+    api_version: int = API_VERSION
+    capabilities: Capabilities
+    ops: OpRegistry
+    device: torch.device
+
+    @abstractmethod
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return uninitialised device memory; raises CapacityError when there is not enough."""
+
+    @abstractmethod
+    def free(self, tensor: torch.Tensor) -> None:
+        """Give the memory of `tensor` back; it must not be used afterwards."""
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo:
+        """Return total and free device memory."""
+
+    @abstractmethod
+    def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Copy `src` into `dst` (same shape), between host and device or on the device, in stream order."""
+
+    @abstractmethod
+    def execute_runnable(self, runnable: Callable[[], T]) -> T:
+        """Run `runnable` on the device's stream, under the settings that the device needs, and return its result."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work handed to the device is done."""
+
+    @abstractmethod
+    def device_info(self) -> DeviceInfo:
+        """Return what the machine calls this device."""

@@ -1,0 +1,345 @@
+"""Every setting of sglk: one dataclass per configuration group, one root per command.
+
+The classes describe; ranges are checked in `sglk.config.check`, composition happens in `sglk.config.compose`.
+Field types stay within what OmegaConf's structured configs accept.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from omegaconf import MISSING
+
+from sglk.config.provenance import ProfileRecord
+
+
+@dataclass
+class FigureSource:
+    """Where one figure of a chip comes from and how far it can be trusted."""
+
+    source: str = MISSING
+    """Document, tool output or measurement."""
+    quality: str = MISSING
+    """One of `datasheet`, `measured`, `derived`, `claimed`, `unverified`."""
+
+
+@dataclass
+class ChipConfig:
+    """One accelerator model: its figures, and the limits that its software declares."""
+
+    name: str = MISSING
+    """Name typed on the command line."""
+    title: str = MISSING
+    """Full name for people."""
+    vendor: str = MISSING
+    backend: str = MISSING
+    """DeviceBackend plugin that drives the chip."""
+    memory_gib: Optional[float] = None
+    """Device memory; null = ask the device."""
+    bandwidth_gb_s: Optional[float] = None
+    """Peak memory bandwidth, 10^9 bytes/s."""
+    interconnect_gb_s: Optional[float] = None
+    """Peak bandwidth between two chips of one machine, 10^9 bytes/s."""
+    peak_tflops: dict[str, float] = field(default_factory=dict)
+    """Peak dense (not sparse) rate per dtype name, 10^12 operations/s."""
+    dtypes: list[str] = field(default_factory=list)
+    """Compute dtypes the chip runs at full rate; the first is what `runtime.dtype=auto` means."""
+    kv_cache_dtypes: list[str] = field(default_factory=list)
+    """Accepted `runtime.kv_cache_dtype` values beside `auto`."""
+    quantization: list[str] = field(default_factory=list)
+    """Accepted `runtime.quantization` schemes."""
+    page_sizes: list[int] = field(default_factory=list)
+    """Accepted `runtime.page_size` values; empty = any."""
+    figures: dict[str, FigureSource] = field(default_factory=dict)
+    """Per figure above: source and quality."""
+
+
+@dataclass
+class ModelConfig:
+    """One model: where its files are, and the architecture numbers that planning needs.
+
+    Exactly one of `path`, `package`, `hub_id` says where the files are (none is needed with `runtime.load_format=dummy`).
+    The architecture numbers may be null for a model given by path: the loader then reads its `config.json`.
+    """
+
+    name: str = MISSING
+    """Name typed on the command line; also the served name unless `server.served_model_name` is set."""
+    path: Optional[str] = None
+    """Local folder (config.json, tokenizer.json, *.safetensors) or a .gguf file."""
+    package: Optional[str] = None
+    """`distribution:path/inside/it` of a file that an installed Python distribution carries."""
+    hub_id: Optional[str] = None
+    """Hugging Face repository, downloaded where the network allows."""
+    revision: Optional[str] = None
+    """Commit or tag of `hub_id`."""
+    architecture: Optional[str] = None
+    """Class name as in config.json's `architectures`."""
+    hidden_size: Optional[int] = None
+    intermediate_size: Optional[int] = None
+    num_hidden_layers: Optional[int] = None
+    num_attention_heads: Optional[int] = None
+    num_key_value_heads: Optional[int] = None
+    head_dim: Optional[int] = None
+    vocab_size: Optional[int] = None
+    max_position_embeddings: Optional[int] = None
+    """Trained context length in tokens."""
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    """Whether q, k and v projections carry a bias (Qwen2)."""
+    num_experts: Optional[int] = None
+    num_experts_per_tok: Optional[int] = None
+    moe_intermediate_size: Optional[int] = None
+    num_shared_experts: Optional[int] = None
+    first_dense_layers: int = 0
+    """Leading layers with a dense MLP in a MoE model."""
+    kv_lora_rank: Optional[int] = None
+    """Width of the compressed KV of multi-head latent attention (DeepSeek)."""
+    qk_rope_head_dim: Optional[int] = None
+
+
+@dataclass
+class BackendConfig:
+    """The chip's software plugin."""
+
+    name: str = "auto"
+    """Plugin name; `auto` = the one that the chip names."""
+    fallback: str = "warn"
+    """What happens where the plugin has no op for a shape: `allow`, `warn` or `forbid` the reference op."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Free-form options handed to the plugin."""
+
+
+@dataclass
+class EngineConfig:
+    """The serving engine."""
+
+    name: str = "native"
+    extra_args: dict[str, Any] = field(default_factory=dict)
+    """Free-form arguments handed to an upstream engine."""
+
+
+@dataclass
+class RuntimeConfig:
+    """Runtime parameters, under SGLang's names: what `sglk tune` searches and a profile carries."""
+
+    chunked_prefill_size: int = 2048
+    """Most prompt tokens computed in one step for one request; -1 = no chunking."""
+    max_prefill_tokens: int = 16384
+    """Most prompt tokens of one step, all requests together."""
+    max_running_requests: int = 32
+    """Window: most requests that decode together."""
+    mem_fraction_static: float = 0.8
+    """Share of device memory for weights and KV pool together."""
+    max_total_tokens: Optional[int] = None
+    """Size of the KV pool in tokens; null = what `mem_fraction_static` leaves after the weights."""
+    schedule_policy: str = "fcfs"
+    """`fcfs`, `lpm` (longest prefix match) or `shortest_prompt_first`."""
+    schedule_conservativeness: float = 1.0
+    """Above 1 admits fewer requests (fewer retractions), below 1 more."""
+    page_size: int = 16
+    """KV tokens per page; prefixes are shared in whole pages."""
+    radix_min_len: int = 0
+    """Shortest prefix, in tokens, that the prefix cache keeps or reuses; 0 = every whole page."""
+    disable_radix_cache: bool = False
+    kv_cache_dtype: str = "auto"
+    """`auto` (the compute dtype) or a dtype that the chip declares."""
+    dtype: str = "auto"
+    """Compute dtype: `auto`, `fp32`, `bf16`, `fp16`."""
+    quantization: Optional[str] = None
+    """Weight scheme that the chip declares; null = as stored in the checkpoint."""
+    load_format: str = "auto"
+    """`auto`, `safetensors`, `gguf`, or `dummy` (random weights from the shape alone)."""
+    context_length: Optional[int] = None
+    """Most tokens of prompt and answer together; null = the model's own."""
+    allow_auto_truncate: bool = False
+    """Cut an over-long prompt from the left, leaving room for the answer, instead of refusing it."""
+    tp_size: int = 1
+    """Tensor-parallel devices per replica."""
+    device_memory_gib: Optional[float] = None
+    """Memory to plan with; null = the chip's own or what the device reports."""
+    num_threads: Optional[int] = None
+    """Compute threads of a CPU device; null = all cores."""
+    enable_torch_compile: bool = False
+    disable_cuda_graph: bool = False
+    random_seed: int = 0
+    """Seed of requests that bring none, and of dummy weights."""
+
+
+@dataclass
+class ServerConfig:
+    """The HTTP entry."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 = any free port; the chosen one is printed."""
+    api_key: Optional[str] = None
+    """Bearer key of the OpenAI and native routes; null = open."""
+    admin_api_key: Optional[str] = None
+    """Bearer key of the admin routes; null = same as `api_key`."""
+    served_model_name: Optional[str] = None
+    """Model name in the API; null = `model.name`."""
+    chat_template: Optional[str] = None
+    """File with a jinja2 chat template; null = the tokenizer's own."""
+    log_level: str = "info"
+    max_queued_requests: int = 1024
+    """Requests that may wait; one more gets 429."""
+    max_choices: int = 64
+    """Largest `n`, and largest number of prompts, in one request."""
+    shutdown_timeout_s: float = 30.0
+    """How long running requests may take to finish after SIGTERM."""
+
+
+@dataclass
+class GroupConfig:
+    """Devices that share one scheduler policy and one share of the traffic."""
+
+    name: str = MISSING
+    devices: list[str] = field(default_factory=list)
+    """`backend:index`, such as `cuda:0`."""
+    weight: float = 1.0
+    """Relative share of the traffic; ratios count, not the sum."""
+
+
+@dataclass
+class ServeConfig:
+    """Root of `serve.yaml`: one deployment."""
+
+    chip: ChipConfig = field(default_factory=ChipConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    groups: Any = None
+    """Device groups: `"cuda:0,kunlun:0;cuda:1"`, a list of GroupConfig, or null = one group with the chip's device 0.
+
+    After composition always a `list[GroupConfig]`.
+    """
+    profile: Optional[ProfileRecord] = None
+    """Provenance of the tuned profile in use; null = none."""
+
+
+@dataclass
+class WorkloadConfig:
+    """Request shapes and arrivals."""
+
+    name: str = MISSING
+    kind: str = MISSING
+    """`random`, `shared_prefix`, `chat` or `long_prompt`."""
+    num_requests: int = 64
+    """Measured requests; warm-up requests come on top."""
+    input_len: int = 256
+    """Prompt tokens (of the unshared part for `shared_prefix`; of one user turn for `chat`)."""
+    output_len: int = 64
+    """Tokens generated per request, fixed by `ignore_eos`."""
+    range_ratio: float = 1.0
+    """Lengths are drawn uniformly from [ratio * len, len]; 1 = fixed."""
+    num_prefixes: int = 4
+    """Distinct shared prefixes (`shared_prefix`) or system prompts (`chat`)."""
+    prefix_len: int = 0
+    """Tokens of a shared prefix or system prompt."""
+    turns: int = 1
+    """Turns per conversation (`chat`); turn k resends the k-1 turns before it."""
+    arrival: str = "closed"
+    """`closed` (fixed concurrency) or `poisson` (open loop)."""
+    concurrency: int = 8
+    """Requests in flight (`closed`); upper limit for `poisson` when above 0."""
+    rate: Optional[float] = None
+    """Mean arrivals per second (`poisson`)."""
+    warmup_requests: int = 2
+    """Sent first, excluded from every figure, counted in the record."""
+    seed: int = 0
+
+
+@dataclass
+class SloConfig:
+    """Limits that a request must meet to count for goodput; null = no limit."""
+
+    ttft_s: Optional[float] = None
+    tpot_s: Optional[float] = None
+    e2e_s: Optional[float] = None
+
+
+@dataclass
+class LoadConfig:
+    """How a benchmark drives its target."""
+
+    url: Optional[str] = None
+    """Running server to drive; null = start the composed engine for this run."""
+    api: str = "auto"
+    """`generate`, `completions`, `chat`, or `auto` (chat for the chat workload, else generate, else completions)."""
+    api_key: Optional[str] = None
+    cache: str = "flush"
+    """Prefix cache between runs: `flush` it, `salt` the prompts, or `keep` it."""
+    timeout_s: float = 600.0
+    """Per request; a slower one counts as failed."""
+    max_failure_rate: float = 0.01
+    """A run with more failures is not a valid result."""
+    output: Optional[str] = None
+    """Record file; null = `runs/<time>-<chip>-<model>-<workload>.json`."""
+    progress: bool = True
+    slo: SloConfig = field(default_factory=SloConfig)
+
+
+@dataclass
+class BenchConfig(ServeConfig):
+    """Root of `bench.yaml`: a deployment, a workload, and how to drive it."""
+
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    bench: LoadConfig = field(default_factory=LoadConfig)
+
+
+@dataclass
+class ObjectiveConfig:
+    """What a study optimises."""
+
+    name: str = MISSING
+    goals: list[str] = field(default_factory=list)
+    """`maximize:METRIC` or `minimize:METRIC`, METRIC a summary figure of a record; two or more = Pareto front."""
+    slo: SloConfig = field(default_factory=SloConfig)
+
+
+@dataclass
+class SearchConfig:
+    """How a study searches."""
+
+    name: str = MISSING
+    sampler: str = "grid"
+    """Optuna study sampler: `grid`, `random` or `tpe`."""
+    space: dict[str, list[Any]] = field(default_factory=dict)
+    """Candidates per key, such as `runtime.chunked_prefill_size: [512, 1024]`."""
+    n_trials: Optional[int] = None
+    """Trials in total, resumed ones included; null = the whole grid (`grid`) or 20."""
+    seed: int = 0
+    pruner: str = "none"
+    """`none` or `median` (one goal only)."""
+    retry_failed: bool = False
+
+
+@dataclass
+class StudyConfig:
+    """Where a study lives and how it treats failures."""
+
+    name: Optional[str] = None
+    """null = `<chip>-<model>-<workload>-<objective>`."""
+    storage: Optional[str] = None
+    """Optuna storage URL; null = SQLite in `studies/`."""
+    directory: str = "studies"
+    """Trial records and engine logs are kept in `<directory>/<name>/`."""
+    trial_timeout_s: float = 1800.0
+    start_timeout_s: float = 300.0
+    repeats: int = 1
+    """Measurements of the default and the winner in the closing comparison."""
+    save_profile: bool = True
+    profiles: str = "profiles"
+    """Folder the winner is written to, as `<chip>/<model>.yaml`."""
+
+
+@dataclass
+class TuneConfig(BenchConfig):
+    """Root of `tune.yaml`: a benchmark, the space around it, and the goal."""
+
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
