@@ -57,7 +57,7 @@ class ChipConfig:
 class ModelConfig:
     """One model: where its files are, and the architecture numbers that planning needs.
 
-    Exactly one of `path`, `package`, `hub_id` says where the files are (none is needed with `runtime.load_format=dummy`).
+    One of `path`, `package`, `hub_id` says where the files are; `runtime.load_format=dummy` needs none.
     The architecture numbers may be null for a model given by path: the loader then reads its `config.json`.
     """
 
