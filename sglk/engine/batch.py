@@ -1,8 +1,10 @@
-"""One step's work as the scheduler hands it to a runner: no tensors, no device."""
+"""One step's work as the scheduler hands it to a runner, and what a runner is: no tensors, no device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from sglk.config.schema import RuntimeConfig
 from sglk.engine.messages import SamplingParams
 
 
@@ -37,3 +39,42 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return sum(len(row.input_ids) for row in self.rows)
+
+
+class Runner(Protocol):
+    """A model on a device with a paged KV pool: computes batches, decides nothing.
+
+    All methods but the read-only facts are called from one thread, the engine's.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to `vocab_size - 1`."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together that the model can take."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens by which the model ends its answer."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Device memory that the weights hold."""
+
+    @property
+    def device_info(self) -> Mapping[str, str]:
+        """What the machine calls the device, for records and profiles."""
+
+    def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
+        """Return the KV tokens that fit the memory budget of `runtime`; raises CapacityError when none does."""
+
+    def allocate_kv(self, num_pages: int, page_size: int) -> None:
+        """Replace the KV pool by an empty one of `num_pages` pages of `page_size` tokens; the old one is freed first."""
+
+    def run(self, batch: Batch) -> list[int]:
+        """Compute `batch`, write its KV, and return one token per row with `samples`, in row order."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most device memory held since the start."""
