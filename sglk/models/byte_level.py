@@ -1,0 +1,40 @@
+"""Byte-level vocabularies: the printable stand-in of each byte, and a tokenizer whose tokens are single bytes."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+
+@cache
+def byte_characters() -> tuple[str, ...]:
+    """Return the printable character that stands for each byte 0..255 in a byte-level vocabulary (GPT-2's table).
+
+    Printable Latin-1 bytes stand for themselves, the other bytes are moved to U+0100 and up, in order.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    characters, moved = [], 0
+    for byte in range(256):
+        if byte in printable:
+            characters.append(chr(byte))
+        else:
+            characters.append(chr(256 + moved))
+            moved += 1
+    return tuple(characters)
+
+
+@cache
+def character_bytes() -> dict[str, int]:
+    """Return the inverse of `byte_characters`."""
+    return {character: byte for byte, character in enumerate(byte_characters())}
+
+
+def byte_tokenizer(special_tokens: Sequence[str] = ()) -> tokenizers.Tokenizer:
+    """Return a tokenizer in which token id b is byte b, and `special_tokens` have the ids from 256 on."""
+    vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special_tokens])
+    return tokenizer
