@@ -1,0 +1,156 @@
+"""A supervised child process: logged, waited for until it is ready, and never left behind.
+
+The child runs under `sglk.guardian`, which ends it and all its workers when this process ends, however it ends.
+"""
+
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from sglk.errors import RunError
+
+_GUARDIAN: Final = Path(__file__).with_name("guardian.py")
+_TAIL_BYTES: Final = 64 * 1024
+_alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
+
+
+class ChildProcess:
+    """One running command with its log file.
+
+    `label` is what messages call it. Raises RunError if the log cannot be written. As a context manager it stops the
+    command on the way out.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        label: str,
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 10.0,
+    ) -> None:
+        self.label = label
+        self.log = log
+        self.grace_s = grace_s
+        guarded = [sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid()), str(grace_s), *command]
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    guarded,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=None if env is None else {**os.environ, **env},
+                    # Ctrl-C in the terminal reaches the owner alone, who then stops the child in order.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise RunError(f"cannot start {label} with log {str(log)!r}: {error.strerror}") from error
+        _alive.add(self)
+
+    @property
+    def pid(self) -> int:
+        """Pid of the guardian, which ends as the command ends and takes the command with it."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of the command (negative = killed by that signal); None while it runs."""
+        return self._process.poll()
+
+    def tail(self, lines: int = 20) -> list[str]:
+        """Return the last non-empty lines of the log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+    def check(self) -> None:
+        """Raise RunError with the last line of the log if the command has ended."""
+        if self.returncode is None:
+            return
+        last = next(iter(self.tail(1)), "it printed nothing")
+        raise RunError(f"{self.label} {_ended(self.returncode)}: {last} (log: {self.log})")
+
+    def wait_until(self, probe: Callable[[], bool], *, timeout_s: float, what: str = "ready") -> None:
+        """Return when `probe()` is true; raise RunError if the command ends before, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not probe():
+            self.check()
+            if time.monotonic() >= deadline:
+                last = next(iter(self.tail(1)), "nothing")
+                raise RunError(
+                    f"{self.label} was not {what} within {timeout_s:g} s; its last words: {last} (log: {self.log})"
+                )
+            self._pause(0.05)
+
+    def wait_for_line(self, pattern: str, *, timeout_s: float) -> re.Match[str]:
+        """Return the first match of `pattern` in the log; errors as `wait_until`."""
+        expression = re.compile(pattern, re.MULTILINE)
+
+        def find() -> re.Match[str] | None:
+            return expression.search(self.log.read_text(errors="replace"))
+
+        self.wait_until(lambda: find() is not None, timeout_s=timeout_s)
+        match = find()
+        assert match is not None
+        return match
+
+    def stop(self) -> None:
+        """End the command and its workers: SIGTERM, then SIGKILL after `grace_s`. Harmless when it has ended."""
+        _alive.discard(self)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(self.grace_s + 10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, but wake as soon as the command ends."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+
+    def __enter__(self) -> "ChildProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def http_ok(url: str, timeout_s: float = 2.0) -> bool:
+    """Say whether a GET answers 200, going straight to the host whatever proxy the environment names."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(url, timeout=timeout_s) as response:
+            return int(response.status) == 200
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+@atexit.register
+def _stop_all() -> None:
+    for child in list(_alive):
+        child.stop()

@@ -1,0 +1,175 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from sglk.child import ChildProcess, http_ok
+from sglk.errors import RunError
+
+# A command with a worker in its group and one outside it; all print their pids.
+FAMILY = "echo $$; sleep 600 & echo $!; setsid sleep 601 & echo $!; echo ready; wait"
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def lives(pid: int) -> bool:
+    """Whether the process exists and is not a zombie waiting for a foreign parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def family_pids(log: Path) -> list[int]:
+    return [int(word) for word in log.read_text().split() if word.isdigit()]
+
+
+def start(command: str, log: Path, grace_s: float = 5.0) -> ChildProcess:
+    return ChildProcess(["sh", "-c", command], log=log, label="engine", grace_s=grace_s)
+
+
+def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with start(FAMILY, log) as child:
+        child.wait_for_line("^ready$", timeout_s=10)
+        pids = family_pids(log)
+        assert len(pids) == 3
+        assert all(lives(pid) for pid in pids)
+    assert not any(lives(pid) for pid in [*pids, child.pid])
+    assert child.returncode == -signal.SIGTERM
+    child.stop()
+
+
+def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+    with start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path / "log", grace_s=0.2) as child:
+        child.wait_for_line("ready", timeout_s=10)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_stop_waits_for_an_orderly_end(tmp_path: Path) -> None:
+    with start("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done", tmp_path / "log") as child:
+        child.wait_for_line("ready", timeout_s=10)
+    assert child.returncode == 0
+    assert child.tail(1) == ["bye"]
+
+
+def test_early_exit_is_reported_with_code_and_last_words(tmp_path: Path) -> None:
+    with (
+        start("echo loading; echo 'out of memory'; exit 7", tmp_path / "log") as child,
+        pytest.raises(RunError, match=r"engine exited with code 7: out of memory \(log: .*log\)"),
+    ):
+        child.wait_until(lambda: False, timeout_s=10)
+
+
+def test_death_by_signal_is_named(tmp_path: Path) -> None:
+    with start("kill -SEGV $$", tmp_path / "log") as child, pytest.raises(RunError, match="was killed by SIGSEGV"):
+        child.wait_until(lambda: False, timeout_s=10)
+
+
+def test_a_hanging_start_times_out(tmp_path: Path) -> None:
+    with (
+        start("echo loading weights; sleep 600", tmp_path / "log") as child,
+        pytest.raises(RunError, match=r"not ready within 0\.3 s; its last words: loading weights"),
+    ):
+        child.wait_until(lambda: False, timeout_s=0.3)
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    with (
+        ChildProcess(["/no/such/engine"], log=tmp_path / "log", label="engine") as child,
+        pytest.raises(RunError, match=r"exited with code 127: cannot run '/no/such/engine'"),
+    ):
+        child.wait_until(lambda: False, timeout_s=10)
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot start engine with log"):
+        ChildProcess(["true"], log=tmp_path / "file" / "log", label="engine")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_an_owner_that_dies(tmp_path: Path, signum: signal.Signals) -> None:
+    log = tmp_path / "log"
+    script = f"""
+import pathlib, signal, threading
+from sglk.child import ChildProcess
+child = ChildProcess(["sh", "-c", {FAMILY!r}], log=pathlib.Path({str(log)!r}), label="engine", grace_s=5)
+child.wait_for_line("^ready$", timeout_s=10)
+print("ready", flush=True)
+signal.pause()
+"""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        pids = family_pids(log)
+        assert len(pids) == 3
+        owner.send_signal(signum)
+        owner.wait(20)
+    assert eventually(lambda: not any(lives(pid) for pid in pids))
+
+
+def test_the_end_of_the_starting_thread_does_not_end_the_child(tmp_path: Path) -> None:
+    children: list[ChildProcess] = []
+    log = tmp_path / "log"
+    thread = Thread(
+        target=lambda: children.append(start("trap 'exit 3' USR1; echo $$; while :; do sleep 0.02; done", log))
+    )
+    thread.start()
+    thread.join()
+    with children[0] as child:
+        child.wait_for_line(r"\d+", timeout_s=10)
+        os.kill(family_pids(log)[0], signal.SIGUSR1)
+        with pytest.raises(RunError, match="exited with code 3"):
+            child.wait_until(lambda: False, timeout_s=10)
+
+
+def test_environment_and_interrupts_of_the_command_are_its_own(tmp_path: Path) -> None:
+    command = 'echo "$COLOUR"; kill -INT $$; sleep 600'
+    with ChildProcess(["sh", "-c", command], log=tmp_path / "log", label="engine", env={"COLOUR": "blue"}) as child:
+        # The signals that the guardian blocks for itself reach the command.
+        assert eventually(lambda: child.returncode is not None)
+    assert child.tail() == ["blue"]
+    assert child.returncode == -signal.SIGINT
+
+
+def test_probe_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 503)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert http_ok(f"{url}/health")
+            assert not http_ok(f"{url}/elsewhere")
+            server.shutdown()
+        assert not http_ok(url)
