@@ -49,11 +49,11 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
 """
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from sglk_tuner.atomic import write_text_atomically
 
 SCHEMA = "sglk.study/1"
 
@@ -106,22 +106,6 @@ class StudySummary:
     closing: dict[str, Any] | None
     profile: str | None
     schema: str = SCHEMA
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a reader, or a crash, sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_summary(summary: StudySummary, folder: Path) -> None:

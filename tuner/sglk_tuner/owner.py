@@ -1,0 +1,55 @@
+"""Who runs a study now: two processes on one study would measure every point twice, and both badly."""
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from sglk.errors import RunError
+
+Owner = dict[str, Any]
+"""`{"host", "pid", "started", "until"}`: a process, and the time (seconds since 1970) until which it may be silent."""
+
+
+def this_process(silent_s: float) -> Owner:
+    """Return this process as an owner that reports again within `silent_s` seconds."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid), "until": time.time() + silent_s}
+
+
+def may_be_alive(owner: Owner) -> bool:
+    """Tell whether `owner` may still run: certain for this machine, by its last sign of life for another."""
+    if owner["host"] == socket.gethostname():
+        started = _started(owner["pid"])
+        return started is not None and started == owner["started"]
+    return bool(owner["until"] > time.time())
+
+
+def _started(pid: int) -> str | None:
+    """Return the start time of a process in clock ticks since boot: a process id may be used again."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else fields[18]
+
+
+def lock_folder(folder: Path) -> TextIO:
+    """Lock `folder` for this process until it closes the returned file or ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        pid = file.read().strip() or "another process"
+        file.close()
+        raise RunError(
+            f"study folder '{folder}' is in use by process {pid}; wait for it or set study.name=..."
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

@@ -1,0 +1,149 @@
+"""Which point to measure next: exact books over the finite space, so that a resumed study neither repeats nor skips.
+
+The choice depends on the trials in the storage and on the seed alone. A study that is killed and resumed therefore
+measures the same points as one that is not.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from sglk.config.schema import SearchConfig
+from sglk.errors import ConfigError, nearest
+from sglk_tuner.choice import complete
+from sglk_tuner.distributions import distributions_of
+from sglk_tuner.objective import Goal
+from sglk_tuner.space import LIVE_KEYS, Params, Space, is_ordered, point_key
+from sglk_tuner.summary import TrialSummary
+
+SAMPLERS = ("grid", "random", "tpe")
+PRUNERS = ("none", "median")
+DEFAULT_TRIALS = 20
+CONTROL_EVERY = 4
+"""With `tpe`, every fourth trial is drawn at random: a control that shows whether the model earns its keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A point to measure, and who asked for it (`TrialSummary.source`)."""
+
+    params: Params
+    source: str
+
+
+class Proposals:
+    """The points of one study in the order of measurement."""
+
+    def __init__(self, space: Space, default: Params, goals: tuple[Goal, ...], search: SearchConfig) -> None:
+        check_search(search)
+        self.space = space
+        self.default = default
+        self._goals = goals
+        self._search = search
+        others = [point for point in space.points if point != default]
+        self._queue = others if search.sampler == "grid" else _shuffled(others, search.seed)
+        asked = search.n_trials or (len(others) + 1 if search.sampler == "grid" else DEFAULT_TRIALS)
+        self.planned = min(asked, len(others) + 1)
+        """Distinct settings in the budget, the default configuration among them."""
+
+    @property
+    def exhausts(self) -> bool:
+        """Whether fewer trials are planned than `search.n_trials` asks for, because the space has no more points."""
+        return self._search.n_trials is not None and self._search.n_trials > self.planned
+
+    def next(self, trials: list[TrialSummary], lost: set[int], first: int) -> Proposal | None:
+        """Return what to measure after `trials`, or None when the budget is spent.
+
+        `lost` holds trials whose point must run once more; `first` is the number of this session's first trial.
+        """
+        tried = {point_key(trial.params): trial for trial in trials if trial.number not in lost and trial.params}
+        if point_key(self.default) not in tried:
+            return Proposal(self.default, "default")
+        for trial in trials:
+            if trial.number in lost and self._complete_point(trial) and point_key(trial.params) not in tried:
+                return Proposal(trial.params, trial.source)
+        if len(tried) < self.planned:
+            return self._fresh(list(tried.values()), set(tried))
+        return self._retry(tried.values(), first)
+
+    def waiting(self, trials: list[TrialSummary], lost: set[int]) -> list[Params]:
+        """Return the points of the budget that have still to run, as far as they are known in advance."""
+        tried = {point_key(trial.params) for trial in trials if trial.number not in lost}
+        points = [point for point in (self.default, *self._ordered_budget()) if point_key(point) not in tried]
+        return points if self._search.sampler != "tpe" else []
+
+    def _ordered_budget(self) -> list[Params]:
+        """Return the points beside the default that grid and random will measure, restarts kept few."""
+        budget = self._queue[: self.planned - 1]
+        slow = [key for key in self.space.candidates if key not in LIVE_KEYS]
+        groups = list(dict.fromkeys(point_key({key: point[key] for key in slow}) for point in budget))
+        return sorted(budget, key=lambda point: groups.index(point_key({key: point[key] for key in slow})))
+
+    def _fresh(self, tried: list[TrialSummary], seen: set[str]) -> Proposal | None:
+        if self._search.sampler != "tpe":
+            left = [point for point in self._ordered_budget() if point_key(point) not in seen]
+            return Proposal(left[0], self._search.sampler) if left else None
+        left = [point for point in self._queue if point_key(point) not in seen]
+        if len(tried) % CONTROL_EVERY == 0:
+            return Proposal(left[0], "control")
+        suggestion = self._suggest(tried)
+        return Proposal(min(left, key=lambda point: self._distance(point, suggestion)), "tpe")
+
+    def _suggest(self, tried: list[TrialSummary]) -> Params:
+        """Ask Optuna's TPE for a point, given all that was measured; a failed setting counts as the worst one seen."""
+        startup = max(3, min(10, self.planned // 4))
+        sampler = optuna.samplers.TPESampler(seed=_seed(self._search.seed, len(tried)), n_startup_trials=startup)
+        adviser = optuna.create_study(sampler=sampler, directions=[goal.direction for goal in self._goals])
+        distributions = distributions_of(self.space.candidates, self.default)
+        done = complete(tried)
+        worst = [-goal.best([-trial.values[goal.metric] for trial in done]) if done else 0.0 for goal in self._goals]
+        for trial in tried if done else []:
+            values = [trial.values[goal.metric] for goal in self._goals] if trial.state == "COMPLETE" else worst
+            adviser.add_trial(
+                create_trial(state=TrialState.COMPLETE, values=values, params=trial.params, distributions=distributions)
+            )
+        return dict(adviser.ask(distributions).params)
+
+    def _distance(self, point: Params, suggestion: Params) -> float:
+        """Return how far a candidate lies from a suggestion, in steps of each knob's candidates."""
+        return sum(self._steps(key, point[key], suggestion[key]) for key in self.space.candidates)
+
+    def _steps(self, key: str, value: object, wanted: object) -> float:
+        values = self.space.candidates[key]
+        if not is_ordered(values):
+            return float(value != wanted)
+        span = max(len(values) - 1, 1)
+        place = values.index(value)
+        nearest_place = min(range(len(values)), key=lambda index: abs(values[index] - wanted))
+        return abs(place - nearest_place) / span
+
+    def _retry(self, tried: Iterable[TrialSummary], first: int) -> Proposal | None:
+        if not self._search.retry_failed:
+            return None
+        failed = [t for t in tried if t.state == "FAIL" and t.number is not None and t.number < first]
+        return Proposal(failed[0].params, "retry") if failed else None
+
+    def _complete_point(self, trial: TrialSummary) -> bool:
+        """Tell whether a lost trial got as far as its parameters before its process died."""
+        return trial.params.keys() == self.space.candidates.keys()
+
+
+def check_search(search: SearchConfig) -> None:
+    """Refuse a sampler, pruner or budget that does not exist."""
+    for key, value, known in (("sampler", search.sampler, SAMPLERS), ("pruner", search.pruner, PRUNERS)):
+        if value not in known:
+            raise ConfigError(f"search.{key}={value!r} is not one of {', '.join(known)}{nearest(value, known)}")
+    if search.n_trials is not None and search.n_trials < 1:
+        raise ConfigError(f"search.n_trials={search.n_trials} measures nothing; give 1 or more, or null for all")
+
+
+def _shuffled(points: list[Params], seed: int) -> list[Params]:
+    return random.Random(seed).sample(points, len(points))
+
+
+def _seed(seed: int, trial: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{trial}".encode()).digest()[:4], "big")

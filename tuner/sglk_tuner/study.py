@@ -1,0 +1,201 @@
+"""One study on an Optuna storage: created once, resumed exactly, never mixed with another."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy.exc
+from optuna.study import Study as OptunaStudy
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from sglk.config.schema import TuneConfig
+from sglk.errors import ConfigError, RunError
+from sglk_tuner import owner
+from sglk_tuner.distributions import PointSampler, distributions_of
+from sglk_tuner.identity import Identity, differences
+from sglk_tuner.objective import Goal
+from sglk_tuner.outcome import Outcome
+from sglk_tuner.space import Params, Space
+from sglk_tuner.summary import TrialSummary
+
+IDENTITY, OWNER = "sglk:identity", "sglk:owner"
+
+
+class Study:
+    """The books of one study. Use `open_study`; one process owns it at a time."""
+
+    def __init__(
+        self, study: OptunaStudy, folder: Path, goals: tuple[Goal, ...], space: Space, default: Params, silent_s: float
+    ) -> None:
+        self.name = study.study_name
+        self.folder = folder
+        self.goals = goals
+        self.space = space
+        self.default = default
+        self._study = study
+        self._silent_s = silent_s
+        self._distributions = distributions_of(space.candidates, default)
+        self._running: dict[int, Trial] = {}
+
+    @property
+    def created(self) -> str:
+        """Start of the first trial, or now (UTC, ISO 8601)."""
+        times = [trial.datetime_start for trial in self._trials() if trial.datetime_start]
+        first = min(times).astimezone(timezone.utc) if times else datetime.now(timezone.utc)
+        return first.isoformat(timespec="seconds")
+
+    def trials(self) -> list[TrialSummary]:
+        """Return all trials in the order of their numbers."""
+        return [self._row(trial) for trial in self._trials()]
+
+    def lost(self) -> set[int]:
+        """Return the numbers of trials that ended by no fault of their setting."""
+        return {trial.number for trial in self._trials() if trial.user_attrs.get("lost")}
+
+    def begin(self, params: Params, source: str) -> int:
+        """Start a trial of `params` and return its number."""
+        self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
+        self._study.sampler = PointSampler(params)
+        trial = self._study.ask(self._distributions)
+        trial.set_user_attr("source", source)
+        self._running[trial.number] = trial
+        return trial.number
+
+    def should_prune(self, number: int, value: float) -> bool:
+        """Store the value that a short probe gave for trial `number`; tell whether the pruner gives the trial up."""
+        trial = self._running[number]
+        trial.report(value, step=0)
+        return trial.should_prune()
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        """Store what became of trial `number`."""
+        trial = self._running.pop(number)
+        self._close(trial, outcome)
+
+    def read(self, key: str) -> Any:
+        """Return what `write` stored under `key`, or None."""
+        return self._study.user_attrs.get(f"sglk:{key}")
+
+    def write(self, key: str, value: Any) -> None:
+        """Store a JSON-like value beside the trials."""
+        self._study.set_user_attr(f"sglk:{key}", value)
+
+    def close_ghosts(self) -> list[int]:
+        """Close the trials that a dead process left running and return their numbers; their points run once more."""
+        ghosts = [trial for trial in self._trials() if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
+        for ghost in ghosts:
+            self._close(Trial(self._study, ghost._trial_id), Outcome("FAIL", reason="killed", lost=True))
+        return [ghost.number for ghost in ghosts]
+
+    def release(self) -> None:
+        """Let other processes use the study."""
+        self._study.set_user_attr(OWNER, None)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _close(self, trial: Trial, outcome: Outcome) -> None:
+        for name in ("reason", "record", "log"):
+            trial.set_user_attr(name, getattr(outcome, name))
+        if outcome.lost:
+            trial.set_user_attr("lost", True)
+        state = TrialState[outcome.state]
+        self._study.tell(trial, outcome.values if state is TrialState.COMPLETE else None, state)
+
+    def _row(self, trial: FrozenTrial) -> TrialSummary:
+        attrs = trial.user_attrs
+        metrics = [goal.metric for goal in self.goals]
+        values = trial.values if trial.state is TrialState.COMPLETE else []
+        started = trial.datetime_start.astimezone(timezone.utc) if trial.datetime_start else None
+        return TrialSummary(
+            number=trial.number,
+            state=trial.state.name,
+            source=attrs.get("source", "unknown"),
+            params=dict(trial.params),
+            values=dict(zip(metrics, values, strict=bool(values))),
+            reason=attrs.get("reason"),
+            record=attrs.get("record"),
+            log=attrs.get("log"),
+            started=started.isoformat(timespec="seconds") if started else None,
+            duration_s=trial.duration.total_seconds() if trial.duration else None,
+        )
+
+
+def study_name(config: TuneConfig) -> str:
+    """Return the study's name: the user's, or one made of what it measures."""
+    parts = (config.chip.name, config.model.name, config.workload.name, config.objective.name)
+    name = config.study.name or "-".join(parts)
+    if "/" in name or name.startswith("."):
+        raise ConfigError(f"study.name={name!r} names a folder inside study.directory; leave out '/' and a leading '.'")
+    return name
+
+
+@contextmanager
+def open_study(
+    config: TuneConfig, space: Space, goals: tuple[Goal, ...], default: Params, identity: Identity
+) -> Iterator[Study]:
+    """Create or resume the study that `config` names and own it until the end of the block.
+
+    Raises RunError when another process runs it, and when it was made for something else.
+    """
+    name = study_name(config)
+    folder = Path(config.study.directory) / name
+    with owner.lock_folder(folder):
+        url = config.study.storage or f"sqlite:///{folder.absolute() / 'study.db'}"
+        study = _load(url, name, goals, config)
+        _claim(study, identity)
+        silent_s = 60.0 + config.study.start_timeout_s + config.study.trial_timeout_s
+        opened = Study(study, folder, goals, space, default, silent_s)
+        study.set_user_attr(OWNER, owner.this_process(silent_s))
+        try:
+            yield opened
+        finally:
+            opened.release()
+
+
+def _load(url: str, name: str, goals: tuple[Goal, ...], config: TuneConfig) -> OptunaStudy:
+    optuna.logging.get_logger("optuna").setLevel(logging.WARNING)
+    median = optuna.pruners.MedianPruner(n_startup_trials=4)
+    pruner = median if config.search.pruner == "median" else optuna.pruners.NopPruner()
+    try:
+        return optuna.create_study(
+            storage=url,
+            study_name=name,
+            directions=[goal.direction for goal in goals],
+            pruner=pruner,
+            load_if_exists=True,
+        )
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise RunError(f"cannot open the study storage {_without_password(url)!r}: {reason}") from error
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _claim(study: OptunaStudy, identity: Identity) -> None:
+    """Refuse a study that another process runs or that was made for something else; mark a new one as ours."""
+    other = study.user_attrs.get(OWNER)
+    if other and owner.may_be_alive(other):
+        raise RunError(
+            f"study {study.study_name!r} is being run by process {other['pid']} on {other['host']}; "
+            "wait for it, or start another with study.name=..."
+        )
+    known = study.user_attrs.get(IDENTITY)
+    if known is None and study.get_trials(deepcopy=False):
+        raise RunError(
+            f"the storage has a study {study.study_name!r} that sglk did not make; choose another study.name=..."
+        )
+    changes = differences(known, identity) if known is not None else []
+    if changes:
+        raise RunError(
+            f"study {study.study_name!r} was made for something else ({'; '.join(changes)}); "
+            "go back to that, or start a new study with study.name=..."
+        )
+    study.set_user_attr(IDENTITY, identity)
