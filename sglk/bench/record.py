@@ -1,0 +1,206 @@
+"""The record of one benchmark run: what a number is worth, beside the number.
+
+One JSON file per run. The tuner and the reports read it and nothing else, so its shape is a contract: fields may be
+added, never renamed. All times are seconds, all figures are finite, and what is unknown is null.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from sglk.bench.typed_json import structure
+from sglk.errors import RunError
+
+SCHEMA_VERSION = 1
+
+Kind = Literal["measured", "simulated"]
+Phase = Literal["warmup", "measured"]
+Status = Literal["ok", "failed", "timeout"]
+
+
+@dataclass
+class RequestRecord:
+    """One request, as the client saw it."""
+
+    index: int
+    """Order within its phase."""
+    phase: Phase
+    status: Status
+    sent_s: float | None = None
+    """Intended send time since the start of the phase; null = never sent."""
+    ttft_s: float | None = None
+    """First token minus the intended send time."""
+    e2e_s: float | None = None
+    """Last token (or failure) minus the intended send time."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens that the server answered from its prefix cache."""
+    estimated: bool = False
+    """The server reported no usage and `completion_tokens` is an estimate."""
+    itl_s: list[float] = field(default_factory=list)
+    """Gaps between the pieces of the answer, in order."""
+    finish_reason: str | None = None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer arrived whole."""
+        return self.status == "ok"
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token after the first: (e2e - ttft)/(n - 1), absent for an answer of one token or none."""
+        if self.ttft_s is None or self.e2e_s is None or self.completion_tokens is None or self.completion_tokens < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.completion_tokens - 1)
+
+
+@dataclass
+class ToolRecord:
+    """The sglk that measured."""
+
+    version: str
+    commit: str | None = None
+
+
+@dataclass
+class MachineRecord:
+    """The machine that the client ran on, which is also the server's where the run launched it."""
+
+    cpu: str
+    cores: int
+    memory_gib: float | None
+    os: str
+
+
+@dataclass
+class ServerRecord:
+    """What the server says of itself; null where it does not say."""
+
+    runtime: dict[str, Any] | None = None
+    kv_capacity_tokens: int | None = None
+    weights_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    device: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    dtype: str | None = None
+    profile: Any = None
+
+
+@dataclass
+class LoadRecord:
+    """How the server was driven."""
+
+    api: str
+    cache: str
+    """The policy that was carried out: `flush`, `salt` or `keep`."""
+    url: str
+    """Address of a running server, or `launched`."""
+    timeout_s: float
+    max_failure_rate: float = 0.01
+    salt: str | None = None
+    """With the seed, makes the salted prompts again."""
+    tokens_per_word: float | None = None
+    """Measured on the server, for workloads made of words."""
+    slo: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass
+class Counts:
+    """Requests by what became of them; `requests` are the measured ones, warm-up is counted apart."""
+
+    requests: int
+    completed: int
+    failed: int
+    timeout: int
+    warmup: int
+
+
+@dataclass
+class Record:
+    """One benchmark run."""
+
+    id: str
+    kind: Kind
+    created: str
+    """UTC, ISO 8601."""
+    command: str | None
+    tool: ToolRecord
+    machine: MachineRecord
+    versions: dict[str, str]
+    chip: str | None
+    model: str | None
+    engine: str | None
+    backend: str | None
+    server: ServerRecord
+    runtime: dict[str, Any] | None
+    """The resolved runtime parameters; null = the server does not say."""
+    workload: dict[str, Any]
+    """Fields of WorkloadConfig, and `hash`."""
+    load: LoadRecord
+    counts: Counts
+    duration_s: float
+    """From the first intended send to the end of the last request."""
+    valid: bool
+    """Something completed, and no more failed than `load.max_failure_rate` allows."""
+    summary: dict[str, float | None]
+    engine_stats: dict[str, float] = field(default_factory=dict)
+    """What the engine's counters grew by during the run."""
+    warnings: list[str] = field(default_factory=list)
+    requests: list[RequestRecord] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        """Return the record as JSON text, schema version first."""
+        data = asdict(self)
+        return json.dumps({"schema_version": data.pop("schema_version"), **data}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "record") -> "Record":
+        """Parse and check a record; `source` names it in the message. Raises RunError."""
+        try:
+            data = json.loads(text, parse_constant=_refuse_constant)
+            version = data.get("schema_version") if isinstance(data, dict) else None
+            if version != SCHEMA_VERSION:
+                raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version!r}")
+            return structure(cls, data)
+        except ValueError as error:
+            raise RunError(f"{source} is not a benchmark record: {error}") from error
+
+    @classmethod
+    def load_file(cls, path: Path) -> "Record":
+        """Read a record file. Raises RunError if it cannot be read or is damaged."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"cannot read record {str(path)!r}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise RunError(f"{str(path)!r} is not a benchmark record: {error}") from error
+        return cls.from_json(text, source=repr(str(path)))
+
+    def save(self, path: Path) -> None:
+        """Write the record, whole or not at all. Raises RunError, such as for a full disk."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_atomically(path, self.to_json() + "\n")
+        except OSError as error:
+            raise RunError(f"cannot write record {str(path)!r}: {error.strerror}") from error
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a figure")
