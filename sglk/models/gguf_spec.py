@@ -1,0 +1,123 @@
+"""Architecture numbers from the metadata of a GGUF file."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sglk.errors import ModelLoadError
+from sglk.models.fields import Fields
+from sglk.models.gguf_file import GgufFile
+from sglk.models.rope_scaling import normalise_rope
+from sglk.models.spec import ModelSpec
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+"""`general.architecture` to the class name of config.json."""
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""What every published Llama 3.x uses; GGUF files keep only the resulting factors."""
+
+
+def read_gguf_spec(file: GgufFile) -> ModelSpec:
+    """Return the spec of the model in `file`; raises ModelLoadError naming the file and the key at fault."""
+    metadata = Fields(file.metadata, str(file.path))
+    kind = _architecture(metadata)
+    hidden, heads = metadata.integer(f"{kind}.embedding_length"), metadata.integer(f"{kind}.attention.head_count")
+    kv_heads = metadata.integer(f"{kind}.attention.head_count_kv", heads)
+    if heads % kv_heads:
+        raise metadata.wrong(f"{kind}.attention.head_count_kv", f"a divisor of {heads} attention heads")
+    head_dim = metadata.integer(f"{kind}.attention.key_length", hidden // heads)
+    if metadata.integer(f"{kind}.rope.dimension_count", head_dim) != head_dim:
+        raise metadata.wrong(f"{kind}.rope.dimension_count", f"the head dimension {head_dim}")
+    theta, scaling, context = normalise_rope(_rope_config(file, metadata, kind, head_dim))
+    return ModelSpec(
+        architecture=ARCHITECTURES[kind],
+        hidden_size=hidden,
+        intermediate_size=metadata.integer(f"{kind}.feed_forward_length"),
+        num_hidden_layers=metadata.integer(f"{kind}.block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=_vocab_size(file),
+        max_position_embeddings=context,
+        rms_norm_eps=_shortest(metadata.number(f"{kind}.attention.layer_norm_rms_epsilon")),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        tie_word_embeddings="output.weight" not in file.tensors,
+        attention_bias="blk.0.attn_q.bias" in file.tensors,
+        bos_token_id=min(metadata.token_ids("tokenizer.ggml.bos_token_id"), default=None),
+        eos_token_ids=eos_token_ids(metadata),
+    )
+
+
+def eos_token_ids(metadata: Fields) -> frozenset[int]:
+    """Return the ids that end an answer: end of text, of turn, and of message."""
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    return frozenset().union(*(metadata.token_ids(f"tokenizer.ggml.{key}") for key in keys))
+
+
+def _architecture(metadata: Fields) -> str:
+    kind = metadata.text("general.architecture")
+    if kind not in ARCHITECTURES:
+        raise metadata.wrong("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
+    if metadata.integer(f"{kind}.expert_count", 1) > 1:
+        raise metadata.wrong(f"{kind}.expert_count", "absent (mixture-of-experts GGUF files cannot be loaded yet)")
+    if metadata.integer("split.count", 1) > 1:
+        raise metadata.wrong("split.count", "1; merge the parts with `llama-gguf-split --merge`")
+    return kind
+
+
+def _vocab_size(file: GgufFile) -> int:
+    """Return the rows of the embedding: the metadata may count tokens without the padding."""
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise ModelLoadError(f"{file.path}: tensor 'token_embd.weight' is missing")
+    return embedding.shape[0]
+
+
+def _rope_config(file: GgufFile, metadata: Fields, kind: str, head_dim: int) -> Fields:
+    """Return the rotary settings under the names of config.json."""
+    theta = metadata.number(f"{kind}.rope.freq_base", 10000.0)
+    config: dict[str, Any] = {
+        "rope_theta": theta,
+        "max_position_embeddings": metadata.integer(f"{kind}.context_length"),
+    }
+    scaling_kind = metadata.text(f"{kind}.rope.scaling.type", "none")
+    if scaling_kind != "none":
+        config["rope_scaling"] = {
+            "rope_type": scaling_kind,
+            "factor": metadata.values.get(f"{kind}.rope.scaling.factor"),
+            "original_max_position_embeddings": metadata.values.get(f"{kind}.rope.scaling.original_context_length"),
+        }
+    elif "rope_freqs.weight" in file.tensors:
+        config["rope_scaling"] = _llama3_scaling(file, theta, head_dim)
+    return Fields(config, str(file.path))
+
+
+def _llama3_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:
+    """Return the Llama 3 scaling whose factors the file carries in `rope_freqs.weight`; any other set is refused."""
+    stored = file.raw("rope_freqs.weight").view(np.float32).ravel()
+    scaling = {"rope_type": "llama3", "factor": _shortest(float(stored.max())), **_LLAMA3}
+    expected = llama3_divisors(scaling, theta, head_dim)
+    if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-3):
+        raise ModelLoadError(
+            f"{file.path}: tensor 'rope_freqs.weight' is not a Llama 3 scaling; no other kind is known"
+        )
+    return scaling
+
+
+def llama3_divisors(scaling: dict[str, Any], theta: float, head_dim: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return what Llama 3 scaling divides each of the head_dim/2 rotary frequencies by.
+
+    Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
+    """
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
+    turns = scaling["original_max_position_embeddings"] / wavelengths
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return np.asarray(1 / ((1 - smooth) / factor + smooth))
+
+
+def _shortest(value: float) -> float:
+    """Return the shortest decimal of a float32, so that a stored 1e-5 reads 1e-05 and not 9.999999747e-06."""
+    return float(str(np.float32(value)))

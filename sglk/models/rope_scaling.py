@@ -1,0 +1,92 @@
+"""Scaling of rotary positions: one spelling out of the several that configuration files use."""
+
+from typing import Any
+
+from sglk.models.fields import Fields
+
+REQUIRED_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+"""Known kinds of scaling and the numbers that each must have."""
+
+_OPTIONAL_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+
+
+def normalise_rope(config: Fields, default_theta: float = 10000.0) -> tuple[float, dict[str, Any] | None, int]:
+    """Return (rope_theta, rope_scaling, context length in tokens) of a config.json.
+
+    Takes `rope_theta` with `rope_scaling`, or `rope_parameters` as transformers 5 writes it, with the kind under
+    `rope_type` or `type`. Scaling is None for the default kind; otherwise it has `rope_type`, and
+    `original_max_position_embeddings` for the kinds that use it. Unknown or contradictory settings raise
+    ModelLoadError: a model that silently runs without its scaling talks nonsense past its first window.
+    """
+    rope = _rope_fields(config)
+    theta = rope.number("rope_theta", config.number("rope_theta", default_theta))
+    if config.has("rope_theta") and theta != config.number("rope_theta"):
+        raise rope.wrong("rope_theta", f"the same as outside (`rope_theta` = {config.values['rope_theta']})")
+    if rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0)) != 1.0:
+        raise rope.wrong("partial_rotary_factor", "1 (partial rotary embeddings are not supported)")
+    trained = config.integer("max_position_embeddings")
+    kind = _kind(rope)
+    if kind == "default":
+        return theta, None, trained
+    scaling = _scaling(rope, kind, config.integer("original_max_position_embeddings", trained), trained)
+    return theta, scaling, _context(scaling, trained)
+
+
+def _rope_fields(config: Fields) -> Fields:
+    """Merge `rope_scaling` and `rope_parameters`; where both are given they must agree key by key."""
+    merged: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        block = config.values.get(name) or {}
+        if not isinstance(block, dict):
+            raise config.wrong(name, "an object or null")
+        for key, value in block.items():
+            if isinstance(value, dict):
+                raise config.wrong(name, "one object for all layers (a block per layer type is not supported)")
+            if key in merged and merged[key] != value:
+                raise config.wrong(f"{name}.{key}", f"the same as in `rope_scaling` ({merged[key]!r})")
+            merged[key] = value
+    name = "rope_scaling" if config.has("rope_scaling") else "rope_parameters"
+    return Fields(merged, f"{config.origin}: {name}")
+
+
+def _kind(rope: Fields) -> str:
+    spellings = {key: rope.text(key) for key in ("rope_type", "type") if rope.has(key)}
+    if len(set(spellings.values())) > 1:
+        raise rope.wrong("type", f"the same as `rope_type` ({spellings['rope_type']!r})")
+    if not spellings:
+        if rope.has("factor"):
+            raise rope.wrong("rope_type", f"given beside `factor`: one of {', '.join(REQUIRED_KEYS)}")
+        return "default"
+    key, kind = next(iter(spellings.items()))
+    if kind not in REQUIRED_KEYS:
+        raise rope.wrong(key, f"one of {', '.join(REQUIRED_KEYS)}")
+    return kind
+
+
+def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, Any]:
+    scaling: dict[str, Any] = {"rope_type": kind}
+    if kind in ("llama3", "yarn"):
+        scaling["original_max_position_embeddings"] = rope.integer("original_max_position_embeddings", original)
+    for key in REQUIRED_KEYS[kind]:
+        derivable = kind == "yarn" and rope.has("original_max_position_embeddings")
+        default = trained / scaling["original_max_position_embeddings"] if derivable else None
+        scaling[key] = rope.number(key, default)
+    if kind == "yarn":
+        scaling |= {key: rope.number(key) for key in _OPTIONAL_NUMBERS if rope.has(key)}
+        if rope.has("truncate"):
+            scaling["truncate"] = rope.flag("truncate", True)
+    if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
+        raise rope.wrong("low_freq_factor", f"less than `high_freq_factor` ({scaling['high_freq_factor']})")
+    return scaling
+
+
+def _context(scaling: dict[str, Any], trained: int) -> int:
+    """Return the context that the scaling reaches; Llama 3 files already state the scaled length."""
+    if scaling["rope_type"] == "llama3":
+        return trained
+    return int(scaling.get("original_max_position_embeddings", trained) * scaling["factor"])

@@ -1,0 +1,22 @@
+"""The contract between weight files and models."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+
+
+class WeightSource(Protocol):
+    """Weights by their Hugging Face names, whichever file format holds them."""
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all tensors, without reading them."""
+
+    def get(self, name: str) -> torch.Tensor:
+        """Return one tensor on the CPU, in the dtype it is stored in (fp32 where it was quantised).
+
+        Raises ModelLoadError where the source has no such tensor.
+        """
+
+    def __str__(self) -> str:
+        """Return the file or folder, for messages."""
