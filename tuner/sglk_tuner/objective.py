@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from sglk.config.schema import TuneConfig
+from sglk.bench.metrics import summarise
+from sglk.config.schema import SloConfig, TuneConfig
 from sglk.errors import ConfigError, nearest
 
 Direction = Literal["maximize", "minimize"]
 DIRECTIONS = get_args(Direction)
+
+FIGURES = tuple(summarise([], SloConfig()))
+"""What a goal can name: the figures of every benchmark summary."""
 
 
 class NoValue(Exception):
@@ -58,6 +62,12 @@ def goals_of(config: TuneConfig) -> tuple[Goal, ...]:
     goals = tuple(parse_goal(text) for text in config.objective.goals)
     if not goals:
         raise ConfigError("objective.goals is empty; give one or more, such as objective.goals=[maximize:goodput]")
+    for goal in goals:
+        if goal.metric not in FIGURES:
+            raise ConfigError(
+                f"objective.goals: {goal.metric!r} is no figure of a benchmark{nearest(goal.metric, FIGURES)}; "
+                f"choose one of {', '.join(FIGURES)}"
+            )
     metrics = [goal.metric for goal in goals]
     if len(set(metrics)) < len(metrics):
         raise ConfigError(f"objective.goals names one figure twice: {', '.join(map(str, goals))}; keep one of them")

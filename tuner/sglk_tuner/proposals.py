@@ -45,10 +45,13 @@ class Proposals:
         self._goals = goals
         self._search = search
         others = [point for point in space.points if point != default]
-        self._queue = others if search.sampler == "grid" else _shuffled(others, search.seed)
-        asked = search.n_trials or (len(others) + 1 if search.sampler == "grid" else DEFAULT_TRIALS)
-        self.planned = min(asked, len(others) + 1)
+        everything = len(others) + 1
+        asked = search.n_trials or (everything if search.sampler == "grid" else DEFAULT_TRIALS)
+        self.planned = min(asked, everything)
         """Distinct settings in the budget, the default configuration among them."""
+        # A grid that the budget cuts short is sampled: its first points would be one corner of the space.
+        whole_grid = search.sampler == "grid" and self.planned == everything
+        self._queue = others if whole_grid else _shuffled(others, search.seed)
 
     @property
     def exhausts(self) -> bool:

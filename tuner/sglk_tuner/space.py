@@ -1,23 +1,23 @@
 """The settings that a study may try: candidates per key, without duplicates and without impossible combinations."""
 
-import copy
 import dataclasses
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglk.config.keys import keys, leaves
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError, nearest
 
 Params = dict[str, Any]
 """Value per dotted key, such as `{"runtime.page_size": 16}`."""
 
-ROOTS = ("runtime", "backend", "engine")
-"""Groups that a study may search: the ones that a profile can carry."""
+ROOT = "runtime."
+"""Start of every key that a study may search: a profile carries runtime values and nothing else."""
 
 LIVE_KEYS = frozenset(
     f"runtime.{name}"
@@ -101,30 +101,23 @@ def needs_restart(key: str, engine: str) -> bool:
     return engine != "native" or key not in LIVE_KEYS
 
 
-def params_of(config: TuneConfig, keys: Iterator[str] | Mapping[str, Any]) -> Params:
+def params_of(config: TuneConfig, keys: Iterable[str]) -> Params:
     """Return the values that `config` has for `keys`."""
-    return {key: _get(config, key) for key in keys}
+    return {key: getattr(config.runtime, _field(key)) for key in keys}
 
 
 def apply(config: TuneConfig, params: Mapping[str, Any]) -> TuneConfig:
     """Return a copy of `config` with `params` in place."""
-    changed = dataclasses.replace(
-        config,
-        backend=copy.deepcopy(config.backend),
-        engine=copy.deepcopy(config.engine),
-        runtime=copy.copy(config.runtime),
-    )
-    for key, value in params.items():
-        _set(changed, key, value)
-    return changed
+    runtime = dataclasses.replace(config.runtime, **{_field(key): value for key, value in params.items()})
+    return dataclasses.replace(config, runtime=runtime)
 
 
 def _candidates(config: TuneConfig, key: str, values: list[Any], notices: list[str]) -> tuple[Any, ...]:
-    present = _get(config, key)
+    present = getattr(config.runtime, _field(key))
     if not isinstance(values, list) or not values:
         raise ConfigError(f"search.space: {key!r} has no candidates; give a list, such as {key}=[{present}]")
     kept: list[Any] = []
-    for value in (_as_type(key, value, present) for value in values):
+    for value in (_as_type(key, value) for value in values):
         if any(type(value) is type(other) and value == other for other in kept):
             notices.append(f"search.space: {key} lists {value!r} more than once; it is measured once")
         else:
@@ -132,19 +125,17 @@ def _candidates(config: TuneConfig, key: str, values: list[Any], notices: list[s
     return tuple(sorted(kept) if is_ordered(tuple(kept)) else kept)
 
 
-def _as_type(key: str, value: Any, present: Any) -> Any:
-    """Give a candidate the type of the setting it replaces, so that 0 and 0.0 are one candidate."""
-    if isinstance(value, (list, dict)):
-        raise ConfigError(f"search.space: {key!r} has the candidate {value!r}; candidates are single values")
-    if isinstance(present, bool) or isinstance(value, bool) or value is None or present is None:
-        return value
-    if isinstance(present, float) and isinstance(value, int):
+def _as_type(key: str, value: Any) -> Any:
+    """Give a candidate the type of its setting, so that 0 and 0.0 are one candidate."""
+    setting = keys(TuneConfig)[key]
+    if value is None and setting.optional:
+        return None
+    if setting.type is float and type(value) is int:
         return float(value)
-    if isinstance(present, int) and isinstance(value, float) and value.is_integer():
+    if setting.type is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    if type(value) is not type(present):
-        kind = type(present).__name__
-        raise ConfigError(f"search.space: {key!r} has the candidate {value!r}; this setting takes {kind} values")
+    if type(value) is not setting.type:
+        raise ConfigError(f"search.space: {key} has the candidate {value!r}; it takes {setting.wanted}")
     return value
 
 
@@ -165,34 +156,10 @@ def _sieve(
     return points, impossible
 
 
-def _parent(config: TuneConfig, key: str) -> tuple[Any, str]:
-    root, _, rest = key.partition(".")
-    if root not in ROOTS or not rest:
+def _field(key: str) -> str:
+    known = [name for name in leaves(TuneConfig) if name.startswith(ROOT)]
+    if key not in known:
         raise ConfigError(
-            f"search.space: {key!r} cannot be searched{nearest(key, _keys(config))}; keys start with runtime."
+            f"search.space: {key!r} is not a runtime setting{nearest(key, known)}; `sglk show` lists them"
         )
-    node: Any = getattr(config, root)
-    *middle, last = rest.split(".")
-    for name in middle:
-        node = node.get(name) if isinstance(node, dict) else getattr(node, name, None)
-    known = isinstance(node, dict) or (dataclasses.is_dataclass(node) and hasattr(node, last))
-    if not known:
-        raise ConfigError(f"search.space: {key!r} is not a setting{nearest(key, _keys(config))}")
-    return node, last
-
-
-def _keys(config: TuneConfig) -> list[str]:
-    return [f"runtime.{field.name}" for field in dataclasses.fields(config.runtime)]
-
-
-def _get(config: TuneConfig, key: str) -> Any:
-    node, name = _parent(config, key)
-    return node.get(name) if isinstance(node, dict) else getattr(node, name)
-
-
-def _set(config: TuneConfig, key: str, value: Any) -> None:
-    node, name = _parent(config, key)
-    if isinstance(node, dict):
-        node[name] = value
-    else:
-        setattr(node, name, value)
+    return key.removeprefix(ROOT)
