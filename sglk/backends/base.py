@@ -26,6 +26,10 @@ class Capabilities:
     page_sizes: tuple[int, ...] = ()
     """Legal page sizes; empty = any."""
     graph_capture: bool = False
+    default_dtype: str = "fp32"
+    """What `runtime.dtype=auto` means."""
+    host_memory: bool = False
+    """Whether the device works in the machine's main memory, which it shares with everything else."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ class DeviceBackend(ABC):
     @abstractmethod
     def memory_info(self) -> MemoryInfo:
         """Return total and free device memory."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most device memory in use so far; a device that keeps no record gives what is in use now."""
+        memory = self.memory_info()
+        return memory.total - memory.free
 
     @abstractmethod
     def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:

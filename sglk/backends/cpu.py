@@ -1,0 +1,89 @@
+"""The machine's own processor as a device."""
+
+import math
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
+from sglk.backends.cpu_ops import register_cpu_ops
+from sglk.backends.host_memory import host_memory, peak_resident_bytes
+from sglk.backends.ops import Fallback, OpRegistry
+from sglk.errors import CapacityError, ConfigError
+
+T = TypeVar("T")
+
+
+class CpuBackend(DeviceBackend):
+    """Runs torch's CPU kernels on `num_threads` threads (None = all cores)."""
+
+    name = "cpu"
+    capabilities = Capabilities(
+        dtypes=frozenset({"fp32", "bf16", "fp16"}),
+        kv_cache_dtypes=frozenset({"fp32", "bf16", "fp16"}),
+        default_dtype="fp32",
+        host_memory=True,
+    )
+    device = torch.device("cpu")
+
+    def __init__(self, *, num_threads: int | None = None, fallback: Fallback = "warn", **options: Any) -> None:
+        if options:
+            raise ConfigError(f"backend.options: the cpu backend has no option {sorted(options)[0]!r}; it takes none")
+        self.num_threads = num_threads or torch.get_num_threads()
+        self.ops = OpRegistry(fallback)
+        register_cpu_ops(self.ops)
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return uninitialised memory; the system commits its pages when they are first written."""
+        wanted = math.prod(shape) * dtype.itemsize
+        free = self.memory_info().free
+        if wanted > free:
+            raise CapacityError(
+                f"the cpu device has {free} bytes of memory free, {wanted} were asked for; lower the need"
+            )
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def free(self, tensor: torch.Tensor) -> None:
+        """Drop the storage at once, even where views of it are still referenced."""
+        tensor.untyped_storage().resize_(0)
+
+    def memory_info(self) -> MemoryInfo:
+        """Return the machine's memory, or the container's where that is smaller."""
+        return host_memory()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory this process has held."""
+        return peak_resident_bytes()
+
+    def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Copy, converting the dtype where it differs."""
+        dst.copy_(src)
+
+    def execute_runnable(self, runnable: Callable[[], T]) -> T:
+        """Run on the calling thread without autograd; the thread count is a setting of each calling thread."""
+        if torch.get_num_threads() != self.num_threads:
+            torch.set_num_threads(self.num_threads)
+        with torch.inference_mode():
+            return runnable()
+
+    def synchronize(self) -> None:
+        """Return at once: work is done when the call that asked for it returns."""
+
+    def device_info(self) -> DeviceInfo:
+        """Return the processor's model name, the kernel and the vector instructions that torch uses."""
+        return DeviceInfo(
+            name=_processor_name(),
+            driver=platform.release(),
+            sdk=f"torch {torch.__version__}",
+            details={"threads": str(self.num_threads), "instructions": torch.backends.cpu.get_cpu_capability()},
+        )
+
+
+def _processor_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,143 @@
+"""Ops of the cpu backend: what torch offers that is faster than the reference. Letters as in `reference.py`.
+
+Also Q queries of one row, L tokens of a row, G = H / K query heads per key/value head, C likeliest ids.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from sglk.backends import reference
+from sglk.backends.ops import OpRegistry
+from sglk.backends.rows import PagedRows
+
+PROVIDER = "cpu"
+
+CANDIDATES = 1024
+"""Likeliest ids that sampling looks at before it sorts the whole vocabulary."""
+
+
+def register_cpu_ops(ops: OpRegistry) -> None:
+    """Offer every op: torch itself is the chip's library here, so a reference that cannot be beaten is native too."""
+    ops.register(reference.embedding, PROVIDER, embedding)
+    ops.register(reference.linear, PROVIDER, F.linear)
+    ops.register(reference.rms_norm, PROVIDER, rms_norm)
+    ops.register(reference.add_rms_norm, PROVIDER, add_rms_norm)
+    ops.register(reference.rope, PROVIDER, rope)
+    ops.register(reference.silu_and_mul, PROVIDER, silu_and_mul)
+    ops.register(reference.store_kv, PROVIDER, store_kv)
+    ops.register(reference.attention_prefill, PROVIDER, attention_prefill)
+    ops.register(reference.attention_decode, PROVIDER, attention_decode)
+    ops.register(reference.greedy, PROVIDER, reference.greedy.reference)
+    ops.register(reference.sample, PROVIDER, sample)
+
+
+def embedding(ids_T: torch.Tensor, weight_VE: torch.Tensor) -> torch.Tensor:
+    """Gather rows."""
+    return weight_VE.index_select(0, ids_T)
+
+
+def rms_norm(x_TE: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
+    """Normalise with torch's own op in fp32; 16-bit input takes the reference's road for the same rounding."""
+    if x_TE.dtype is not torch.float32:
+        return reference.rms_norm.reference(x_TE, weight_E, eps)
+    return F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
+
+
+def add_rms_norm(
+    x_TE: torch.Tensor, residual_TE: torch.Tensor, weight_E: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add in place, then normalise."""
+    total = residual_TE.add_(x_TE)
+    return rms_norm(total, weight_E, eps), total
+
+
+def rope(x_TND: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
+    """Rotate with one multiplication and two fused multiply-adds."""
+    half = x_TND.shape[2] // 2
+    out_TND = x_TND * cos_TD.unsqueeze(1)
+    sin_T1D = sin_TD.unsqueeze(1)
+    out_TND[:, :, :half].addcmul_(x_TND[:, :, half:], sin_T1D[:, :, :half], value=-1)
+    out_TND[:, :, half:].addcmul_(x_TND[:, :, :half], sin_T1D[:, :, half:])
+    return out_TND
+
+
+def silu_and_mul(x_T2F: torch.Tensor) -> torch.Tensor:
+    """Multiply into the activation."""
+    gate, up = x_T2F.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def store_kv(
+    k_TKD: torch.Tensor, v_TKD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, slots_T: torch.Tensor
+) -> None:
+    """Scatter rows."""
+    k_pool_SKD.index_copy_(0, slots_T, k_TKD.to(k_pool_SKD.dtype))
+    v_pool_SKD.index_copy_(0, slots_T, v_TKD.to(v_pool_SKD.dtype))
+
+
+def attention_prefill(
+    q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """Run the fused kernel row by row, without a mask where the row has no prefix."""
+    out_THD = torch.empty_like(q_THD)
+    for row, slots_L in enumerate(rows.row_slots):
+        start, end = rows.query_starts[row], rows.query_starts[row + 1]
+        whole = end - start == len(slots_L)
+        attended_HQD = F.scaled_dot_product_attention(
+            q_THD[start:end].transpose(0, 1).unsqueeze(0),
+            k_pool_SKD.index_select(0, slots_L).to(q_THD.dtype).transpose(0, 1).unsqueeze(0),
+            v_pool_SKD.index_select(0, slots_L).to(q_THD.dtype).transpose(0, 1).unsqueeze(0),
+            attn_mask=None if whole else rows.causal_masks[row],
+            is_causal=whole,
+            scale=scale,
+            enable_gqa=True,
+        )[0]
+        out_THD[start:end] = attended_HQD.transpose(0, 1)
+    return out_THD
+
+
+def attention_decode(
+    q_BHD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """Gather all rows, padded to the longest, and run the fused kernel once.
+
+    The query heads that share a key/value head pose as its queries, so that keys are read once per group.
+    """
+    batch, heads, width = q_BHD.shape
+    kv_heads = k_pool_SKD.shape[1]
+    slots = rows.slots_device_BL.view(-1)
+    k_BLKD = k_pool_SKD.index_select(0, slots).to(q_BHD.dtype).view(batch, -1, kv_heads, width)
+    v_BLKD = v_pool_SKD.index_select(0, slots).to(q_BHD.dtype).view(batch, -1, kv_heads, width)
+    out_BKGD = F.scaled_dot_product_attention(
+        q_BHD.reshape(batch, kv_heads, heads // kv_heads, width),
+        k_BLKD.transpose(1, 2),
+        v_BLKD.transpose(1, 2),
+        attn_mask=rows.padding_bias_BL.to(q_BHD.dtype)[:, None, None],
+        scale=scale,
+    )
+    return out_BKGD.reshape(batch, heads, width)
+
+
+def sample(
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
+    uniform_B: torch.Tensor,
+) -> torch.Tensor:
+    """Rank only rows that top_k or top_p cut, and of these sort only such as reach beyond the likeliest ids."""
+    probs_BV = reference.scaled_probs(logits_BV, temperature_B)
+    vocabulary = probs_BV.shape[1]
+    cut_B = ((top_k_B > 0) & (top_k_B < vocabulary)) | (top_p_B < 1.0)
+    for row in cut_B.nonzero().flatten().tolist():
+        probs_BV[row] = _kept(probs_BV[row : row + 1], top_k_B[row : row + 1], top_p_B[row : row + 1])[0]
+    return reference.draw(probs_BV, uniform_B)
+
+
+def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:
+    ordered_1C, ids_1C = probs_1V.topk(min(CANDIDATES, probs_1V.shape[1]), dim=-1)
+    width = ids_1C.shape[1]
+    settled = width == probs_1V.shape[1] or bool(((top_k_1 > 0) & (top_k_1 <= width)) | (top_p_1 < ordered_1C.sum(-1)))
+    if not settled:
+        ordered_1C, ids_1C = probs_1V.sort(dim=-1, descending=True, stable=True)
+    return reference.keep_likeliest(probs_1V, ordered_1C, ids_1C, top_k_1, top_p_1)

@@ -1,0 +1,154 @@
+"""The op seam: which implementation of an op runs for a shape class, from whom, and why."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
+
+from sglk.backends.constraints import Constraint, Trait, Traits
+from sglk.errors import BackendError, ConfigError
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Fallback = Literal["allow", "warn", "forbid"]
+
+REFERENCE = "reference"
+"""Provider of the plain torch implementations."""
+
+_OPS: dict[str, "Op[Any, Any]"] = {}
+
+
+@dataclass(frozen=True)
+class Op(Generic[P, R]):
+    """One operation that a chip may implement: its name, and the reference that defines its signature and result."""
+
+    name: str
+    reference: Callable[P, R]
+
+
+def define_op(reference: Callable[P, R]) -> Op[P, R]:
+    """Declare the decorated function as the reference of a new op of the same name."""
+    op = Op(reference.__name__, reference)
+    assert op.name not in _OPS, f"op {op.name} is defined twice"
+    _OPS[op.name] = op
+    return op
+
+
+def known_ops() -> list[str]:
+    """Return the names of all ops, sorted."""
+    return sorted(_OPS)
+
+
+@dataclass(frozen=True)
+class Implementation(Generic[P, R]):
+    """One provider's function for an op, with the demands that it makes."""
+
+    op: str
+    provider: str
+    function: Callable[P, R]
+    constraints: tuple[Constraint, ...] = ()
+
+    def unmet(self, traits: Traits) -> str | None:
+        """Return the first demand that `traits` does not meet, or None."""
+        return next((demand.text for demand in self.constraints if not demand.holds(traits)), None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which provider runs an op for one shape class, and why."""
+
+    op: str
+    traits: tuple[tuple[str, Trait], ...]
+    provider: str
+    reason: str
+    fallback: bool
+    """Whether the reference stands in for the chip's own implementation."""
+
+
+class BoundOp(Generic[P, R]):
+    """A callable handle to the chosen implementation; layers keep it, the registry may point it elsewhere."""
+
+    __slots__ = ("_function", "choice")
+
+    def __init__(self, function: Callable[P, R], choice: Choice) -> None:
+        self._function = function
+        self.choice = choice
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the chosen implementation."""
+        return self._function(*args, **kwargs)
+
+    def switch(self, function: Callable[P, R], choice: Choice) -> None:
+        """Run `function` from the next call on, for every layer that holds this handle."""
+        self._function = function
+        self.choice = choice
+
+
+class OpRegistry:
+    """The implementations that one backend offers, and the choices made among them.
+
+    Implementations registered later are preferred. Where none fits, the reference runs, with one log line per shape
+    class: at level info under `allow`, as a warning under `warn`; under `forbid` the selection is an error.
+    """
+
+    def __init__(self, fallback: Fallback = "warn") -> None:
+        if fallback not in get_args(Fallback):
+            raise ConfigError(f"backend.fallback={fallback!r}; choose one of {', '.join(get_args(Fallback))}")
+        self.fallback = fallback
+        self._implementations: dict[str, list[Implementation[Any, Any]]] = {}
+        self._bound: dict[tuple[str, tuple[tuple[str, Trait], ...]], BoundOp[Any, Any]] = {}
+        self._quarantined: dict[tuple[str, str], str] = {}
+
+    def register(self, op: Op[P, R], provider: str, function: Callable[P, R], *constraints: Constraint) -> None:
+        """Offer `function` of `provider` for `op`; shape classes bound before keep their choice."""
+        offered = self._implementations.setdefault(op.name, [])
+        offered.insert(0, Implementation(op.name, provider, function, constraints))
+
+    def select(self, op: Op[P, R], **traits: Trait) -> BoundOp[P, R]:
+        """Return the handle that runs `op` for this shape class; the same class always gets the same handle.
+
+        Raises BackendError under `fallback=forbid` when no implementation of the chip fits.
+        """
+        key = (op.name, tuple(sorted(traits.items())))
+        if key not in self._bound:
+            self._bound[key] = BoundOp(*self._choose(op, key[1]))
+        return self._bound[key]
+
+    def choices(self) -> list[Choice]:
+        """Return every choice made so far, in order of op and shape class."""
+        return [self._bound[key].choice for key in sorted(self._bound, key=repr)]
+
+    def quarantine(self, op: Op[Any, Any], provider: str, reason: str) -> int:
+        """Use the implementation of `provider` no longer; returns how many handles were switched to another."""
+        self._quarantined[op.name, provider] = reason
+        affected = [
+            bound for (name, _), bound in self._bound.items() if (name, bound.choice.provider) == (op.name, provider)
+        ]
+        for bound in affected:
+            bound.switch(*self._choose(op, bound.choice.traits))
+        return len(affected)
+
+    def _choose(self, op: Op[P, R], traits: tuple[tuple[str, Trait], ...]) -> tuple[Callable[P, R], Choice]:
+        refusals: list[str] = []
+        for offer in self._implementations.get(op.name, []):
+            refusal = self._quarantined.get((op.name, offer.provider)) or offer.unmet(dict(traits))
+            if refusal is None:
+                reason = "; ".join(refusals) or "first choice of the backend"
+                return offer.function, Choice(op.name, traits, offer.provider, reason, fallback=False)
+            refusals.append(f"{offer.provider}: {refusal}")
+        reason = "; ".join(refusals) or "no implementation by the backend"
+        self._report_fallback(op.name, traits, reason)
+        return op.reference, Choice(op.name, traits, REFERENCE, reason, fallback=True)
+
+    def _report_fallback(self, op: str, traits: tuple[tuple[str, Trait], ...], reason: str) -> None:
+        shape = ", ".join(f"{name}={value}" for name, value in traits) or "any shape"
+        if self.fallback == "forbid":
+            raise BackendError(
+                f"op {op!r} for {shape} has no implementation on this backend ({reason}); "
+                "set backend.fallback=warn to run the reference instead"
+            )
+        level = logging.WARNING if self.fallback == "warn" else logging.INFO
+        logger.log(level, "op %s for %s runs the reference (%s)", op, shape, reason)

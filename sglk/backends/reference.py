@@ -1,0 +1,156 @@
+"""Every op in plain torch: the definition of correct, and what runs where a chip offers nothing better.
+
+Letters: T tokens, B rows, E hidden width, O output width, F feed-forward width, V vocabulary, H query heads,
+K key/value heads, N heads of any kind, D head width, S slots of the KV pool.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from sglk.backends.ops import define_op
+from sglk.backends.rows import PagedRows
+
+
+@define_op
+def embedding(ids_T: torch.Tensor, weight_VE: torch.Tensor) -> torch.Tensor:
+    """Look the rows of `ids_T` up: x_TE."""
+    return weight_VE[ids_T]
+
+
+@define_op
+def linear(x_TE: torch.Tensor, weight_OE: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """Return y_TO = x W^T + b."""
+    return F.linear(x_TE, weight_OE, bias_O)
+
+
+@define_op
+def rms_norm(x_TE: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
+    """Scale each row to unit root mean square, computed in fp32 (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    x = x_TE.float()
+    scaled = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return weight_E * scaled.to(x_TE.dtype)
+
+
+@define_op
+def add_rms_norm(
+    x_TE: torch.Tensor, residual_TE: torch.Tensor, weight_E: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of x + residual, and x + residual itself; may overwrite both arguments."""
+    total = x_TE + residual_TE
+    return rms_norm.reference(total, weight_E, eps), total
+
+
+@define_op
+def rope(x_TND: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs (d, d + D/2) of every head by the angle of the token's position.
+
+    Rotary embedding (Su et al. 2021, arXiv:2104.09864) in the half-split order of GPT-NeoX; `cos_TD` and `sin_TD`
+    carry each angle twice.
+    """
+    left, right = x_TND.chunk(2, dim=-1)
+    rotated = torch.cat((-right, left), dim=-1)
+    return x_TND * cos_TD.unsqueeze(1) + rotated * sin_TD.unsqueeze(1)
+
+
+@define_op
+def silu_and_mul(x_T2F: torch.Tensor) -> torch.Tensor:
+    """Return silu(first half) * second half of each row: y_TF."""
+    gate, up = x_T2F.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+@define_op
+def store_kv(
+    k_TKD: torch.Tensor, v_TKD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, slots_T: torch.Tensor
+) -> None:
+    """Write keys and values into their slots of the pool, cast to the pool's dtype."""
+    k_pool_SKD[slots_T] = k_TKD.to(k_pool_SKD.dtype)
+    v_pool_SKD[slots_T] = v_TKD.to(v_pool_SKD.dtype)
+
+
+@define_op
+def attention_prefill(
+    q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """Attend causally, each row's queries to all of its tokens in the pool: out_THD.
+
+    Scores and softmax in fp32; H / K neighbouring query heads share a key/value head (Ainslie et al. 2023,
+    arXiv:2305.13245). Slots that no row names may hold anything, NaN included.
+    """
+    group = q_THD.shape[1] // k_pool_SKD.shape[1]
+    out_THD = torch.empty_like(q_THD)
+    for row in range(len(rows)):
+        queries = slice(rows.query_starts[row], rows.query_starts[row + 1])
+        k_HDL = k_pool_SKD[rows.row_slots[row]].float().repeat_interleave(group, dim=1).permute(1, 2, 0)
+        v_HLD = v_pool_SKD[rows.row_slots[row]].float().repeat_interleave(group, dim=1).transpose(0, 1)
+        scores_HQL = q_THD[queries].float().transpose(0, 1) @ k_HDL * scale
+        scores_HQL = scores_HQL.masked_fill(~rows.causal_masks[row], -torch.inf)
+        out_THD[queries] = (scores_HQL.softmax(-1) @ v_HLD).transpose(0, 1).to(q_THD.dtype)
+    return out_THD
+
+
+@define_op
+def attention_decode(
+    q_BHD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """Attend with one query a row to all of the row's tokens in the pool: out_BHD."""
+    return attention_prefill.reference(q_BHD, k_pool_SKD, v_pool_SKD, rows, scale)
+
+
+@define_op
+def greedy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the highest logit of each row and its id, the lowest id among equals; a NaN counts as highest."""
+    best_B, ids_B = logits_BV.max(dim=-1)
+    return best_B, ids_B
+
+
+@define_op
+def sample(
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
+    uniform_B: torch.Tensor,
+) -> torch.Tensor:
+    """Draw one id per row by inverting the distribution function, in order of id, at `uniform_B` in [0, 1).
+
+    The distribution is softmax(logits / temperature) cut to the `top_k` likeliest ids (0 = all), renormalised, then
+    cut to the smallest set of likeliest ids that holds `top_p` of it (Holtzman et al. 2020, arXiv:1904.09751).
+    Temperatures are above 0; each row's draw is a function of that row alone.
+    """
+    probs_BV = scaled_probs(logits_BV, temperature_B)
+    ordered_BV, ids_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
+    return draw(keep_likeliest(probs_BV, ordered_BV, ids_BV, top_k_B, top_p_B), uniform_B)
+
+
+def scaled_probs(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> torch.Tensor:
+    """Return softmax(logits / temperature) in fp32; the highest logit is taken off first, so nothing overflows."""
+    logits_BV = logits_BV.float()
+    return ((logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature_B.unsqueeze(1)).softmax(-1)
+
+
+def keep_likeliest(
+    probs_BV: torch.Tensor, ordered_BC: torch.Tensor, ids_BC: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor
+) -> torch.Tensor:
+    """Return `probs_BV` with 0 for all ids but those that top_k and top_p keep.
+
+    `ordered_BC` are the C highest probabilities of each row from the highest on, `ids_BC` their ids.
+    """
+    ranks_C = torch.arange(ids_BC.shape[1], device=ids_BC.device)
+    limited_B1 = (top_k_B > 0).unsqueeze(1)
+    ordered_BC = ordered_BC.masked_fill(limited_B1 & (ranks_C >= top_k_B.unsqueeze(1)), 0.0)
+    before_BC = ordered_BC.cumsum(-1) - ordered_BC
+    total_B1 = torch.where(limited_B1, ordered_BC.sum(-1, keepdim=True), 1.0)
+    # The id that crosses top_p belongs to the set, so an id stays when the sum before it is below. The first stays
+    # always: the sum before it is 0 and top_p is above 0.
+    dropped_BC = (before_BC >= total_B1 * top_p_B.unsqueeze(1)) & (top_p_B < 1.0).unsqueeze(1)
+    return torch.zeros_like(probs_BV).scatter_(1, ids_BC, ordered_BC.masked_fill(dropped_BC, 0.0))
+
+
+def draw(probs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """Return per row the first id at which the running sum of `probs_BV` exceeds `uniform_B` of the row's sum."""
+    cumulative_BV = probs_BV.cumsum(-1)
+    total_B1 = cumulative_BV[:, -1:]
+    # Rounding must not lift the target to the sum itself, which no id exceeds.
+    target_B1 = torch.minimum(uniform_B.unsqueeze(1) * total_B1, total_B1.nextafter(torch.zeros_like(total_B1)))
+    return torch.searchsorted(cumulative_BV, target_B1, right=True).squeeze(1)
