@@ -1,10 +1,21 @@
-"""Byte-level vocabularies: the printable stand-in of each byte, and a tokenizer whose tokens are single bytes."""
+"""Byte-level vocabularies: the printable stand-in of each byte, and a tokenizer of single bytes."""
 
 from collections.abc import Sequence
 from functools import cache
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+BOS, EOS, IM_START, IM_END = "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"
+SPECIAL_TOKENS = (BOS, EOS, IM_START, IM_END)
+BOS_ID, EOS_ID, IM_START_ID, IM_END_ID = range(256, 260)
+"""Special tokens of a byte vocabulary: they follow the bytes."""
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""Chat template that uses these special tokens."""
 
 
 @cache
@@ -30,7 +41,7 @@ def character_bytes() -> dict[str, int]:
     return {character: byte for byte, character in enumerate(byte_characters())}
 
 
-def byte_tokenizer(special_tokens: Sequence[str] = ()) -> tokenizers.Tokenizer:
+def byte_tokenizer(special_tokens: Sequence[str] = SPECIAL_TOKENS) -> tokenizers.Tokenizer:
     """Return a tokenizer in which token id b is byte b, and `special_tokens` have the ids from 256 on."""
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -11,19 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from sglk.models.byte_level import byte_tokenizer
+from sglk.models.byte_level import BOS, BOS_ID, CHATML, EOS, EOS_ID, byte_tokenizer
+
+__all__ = ["CHATML", "EOS_ID", "Weights", "tiny_config", "tiny_weights", "write_tiny_model"]
 
 Weights = dict[str, npt.NDArray[np.float32]]
-
-BOS, EOS, IM_START, IM_END = "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"
-SPECIAL_TOKENS = (BOS, EOS, IM_START, IM_END)
-BOS_ID, EOS_ID, IM_START_ID, IM_END_ID = range(256, 260)
-
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-"""Chat template whose special tokens are in the tiny vocabulary."""
 
 _MODEL_TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
 
@@ -134,7 +126,7 @@ def write_shards(folder: Path, weights: Weights, shards: int) -> None:
 
 def write_tokenizer(folder: Path, chat_template: str | None = None) -> None:
     """Write the byte-level tokenizer.json and its tokenizer_config.json."""
-    byte_tokenizer(SPECIAL_TOKENS).save(str(folder / "tokenizer.json"))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,

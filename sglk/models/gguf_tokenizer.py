@@ -1,0 +1,118 @@
+"""The tokenizer inside a GGUF file: byte-level BPE with the pre-tokenizers of the common model families."""
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from sglk.errors import ModelLoadError
+from sglk.models.fields import Fields
+from sglk.models.gguf_file import GgufFile
+from sglk.models.gguf_spec import eos_token_ids
+from sglk.models.tokenizer import Tokenizer
+
+_CONTROL, _USER_DEFINED = 3, 4
+"""Values of `tokenizer.ggml.token_type`: tokens that never come out of plain text's merges."""
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_OTHER = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_OTHER}"
+_QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_OTHER}"
+
+_FAMILY = {
+    "gpt-2": "gpt-2",
+    "smollm": "smollm",
+    "llama-bpe": "llama-bpe",
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "qwen2": "qwen2",
+    "deepseek-r1-qwen": "qwen2",
+}
+"""`tokenizer.ggml.pre` to the family that splits text in the same way."""
+
+
+def read_gguf_tokenizer(file: GgufFile) -> Tokenizer:
+    """Return the tokenizer in `file`; raises ModelLoadError naming the key that is missing or not supported."""
+    metadata = Fields(file.metadata, str(file.path))
+    if metadata.text("tokenizer.ggml.model") != "gpt2":
+        raise metadata.wrong("tokenizer.ggml.model", "'gpt2' (byte-level BPE)")
+    family = _FAMILY.get(metadata.text("tokenizer.ggml.pre", "gpt-2"))
+    if family is None:
+        raise metadata.wrong("tokenizer.ggml.pre", f"one of {', '.join(_FAMILY)}")
+    tokens = _strings(metadata, "tokenizer.ggml.tokens")
+    core = tokenizers.Tokenizer(_bpe(metadata, tokens, ignore_merges=family == "llama-bpe"))
+    core.pre_tokenizer = _pre_tokenizer(family)
+    core.decoder = decoders.ByteLevel()
+    if family == "qwen2":
+        core.normalizer = normalizers.NFC()
+    _mark_added_tokens(core, metadata, tokens)
+    bos, eos = (_token(metadata, tokens, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    # llama.cpp starts every text of this family with BOS unless the file says otherwise.
+    if bos is not None and metadata.flag("tokenizer.ggml.add_bos_token", family == "llama-bpe"):
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))]
+        )
+    return Tokenizer(
+        core,
+        bos_token=bos,
+        eos_token=eos,
+        eos_token_ids=eos_token_ids(metadata),
+        chat_templates=_chat_templates(metadata),
+    )
+
+
+def _bpe(metadata: Fields, tokens: list[str], ignore_merges: bool) -> models.BPE:
+    pairs = (merge.partition(" ") for merge in _strings(metadata, "tokenizer.ggml.merges"))
+    merges = [(left, right) for left, _, right in pairs]
+    vocabulary = {token: id_ for id_, token in enumerate(tokens)}
+    try:
+        return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges)
+    # The library raises bare Exception where a merge names a token that is not in the vocabulary.
+    except Exception as error:
+        raise ModelLoadError(f"{metadata.origin}: `tokenizer.ggml.merges` does not fit the tokens: {error}") from error
+
+
+def _pre_tokenizer(family: str) -> pre_tokenizers.PreTokenizer:
+    """Return how text is split before merging; in all families a piece is then spelt in byte characters."""
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if family == "gpt-2":
+        return gpt2
+    if family == "smollm":
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
+    pattern = Regex(_QWEN2 if family == "qwen2" else _LLAMA3)
+    spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, behavior="isolated"), spelling])
+
+
+def _mark_added_tokens(core: tokenizers.Tokenizer, metadata: Fields, tokens: list[str]) -> None:
+    """Make control and user-defined tokens match as a whole, before any splitting."""
+    types = metadata.values.get("tokenizer.ggml.token_type", [])
+    added = [
+        AddedToken(token, special=type_ == _CONTROL, normalized=False)
+        for token, type_ in zip(tokens, types, strict=False)
+        if type_ in (_CONTROL, _USER_DEFINED)
+    ]
+    core.add_tokens(added)
+
+
+def _token(metadata: Fields, tokens: list[str], key: str) -> str | None:
+    id_ = min(metadata.token_ids(key), default=None)
+    if id_ is None:
+        return None
+    if id_ >= len(tokens):
+        raise metadata.wrong(key, f"below the {len(tokens)} tokens")
+    return tokens[id_]
+
+
+def _chat_templates(metadata: Fields) -> dict[str, str]:
+    """Return the default template and the named ones (`tokenizer.chat_template.<name>`)."""
+    prefix = "tokenizer.chat_template"
+    templates = {"default": metadata.text(prefix)} if metadata.has(prefix) else {}
+    named = (key for key in metadata.values if key.startswith(f"{prefix}."))
+    return templates | {key.removeprefix(f"{prefix}."): metadata.text(key) for key in named}
+
+
+def _strings(metadata: Fields, key: str) -> list[str]:
+    value = metadata.values.get(key)
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise metadata.wrong(key, "a list of strings")
+    return value

@@ -1,0 +1,132 @@
+"""Text to token ids and back, from a tokenizer.json or from what a GGUF file carries."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders
+
+from sglk.errors import ModelLoadError
+from sglk.models.byte_level import character_bytes
+from sglk.models.fields import Fields, read_json_if_present
+
+
+class Tokenizer:
+    """One model's vocabulary, special tokens and chat templates."""
+
+    def __init__(
+        self,
+        core: tokenizers.Tokenizer,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        eos_token_ids: Iterable[int] = (),
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        self._core = core
+        added = core.get_added_tokens_decoder()
+        self._added_ids = frozenset(added)
+        self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self._byte_level = isinstance(core.decoder, decoders.ByteLevel)
+        self.bos_token = bos_token
+        """Text of the token that starts a prompt, for chat templates."""
+        self.eos_token = eos_token
+        self.bos_token_id = None if bos_token is None else core.token_to_id(bos_token)
+        eos_id = None if eos_token is None else core.token_to_id(eos_token)
+        self.eos_token_ids = frozenset(eos_token_ids) | ({eos_id} if eos_id is not None else frozenset())
+        """Tokens that end an answer."""
+        self.chat_templates = dict(chat_templates or {})
+        """Jinja2 texts by name; the usual one is `default`."""
+        self.vocab_size = max(core.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest token id; the model's own vocabulary may be padded beyond it."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The default chat template, or None."""
+        return self.chat_templates.get("default")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of `text`.
+
+        `add_special_tokens` adds what the model wants around every text, such as its BOS token; leave it out for
+        rendered chat templates, which write their special tokens themselves.
+        """
+        return self._core.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
+        return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        """Return whether `decode` leaves this token out."""
+        return token_id in self._special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for, which may be a part of a character; nothing for unknown ids."""
+        token = self._core.id_to_token(token_id)
+        if token is None:
+            return b""
+        if token_id in self._added_ids:
+            return token.encode()
+        if self._byte_level:
+            return bytes(character_bytes()[character] for character in token)
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes.fromhex(token[3:5])
+        return token.replace("▁", " ").encode()
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a Hugging Face folder: tokenizer.json, its configuration and its chat templates."""
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        raise ModelLoadError(f"{folder} has no tokenizer.json; add it (transformers' `save_pretrained` writes one)")
+    settings = read_json_if_present(folder / "tokenizer_config.json")
+    special = read_json_if_present(folder / "special_tokens_map.json")
+    return Tokenizer(
+        _read_core(file),
+        bos_token=_token_text(settings, "bos_token") or _token_text(special, "bos_token"),
+        eos_token=_token_text(settings, "eos_token") or _token_text(special, "eos_token"),
+        chat_templates=_chat_templates(folder, settings),
+    )
+
+
+def _read_core(file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    # The library raises bare Exception for a damaged file.
+    except Exception as error:
+        raise ModelLoadError(f"{file} is not a tokenizer this library reads: {error}; download it again") from error
+
+
+def _token_text(settings: Fields, key: str) -> str | None:
+    """Return a special token, which is stored as text or as an object with `content`."""
+    value = settings.values.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is not None and not isinstance(value, str):
+        raise settings.wrong(key, "a token's text")
+    return value
+
+
+def _chat_templates(folder: Path, settings: Fields) -> dict[str, str]:
+    """Collect the templates of tokenizer_config.json (a text, or a list of named ones) and of *.jinja files."""
+    templates = _configured_templates(settings)
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    return templates | {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
+
+
+def _configured_templates(settings: Fields) -> dict[str, str]:
+    value: Any = settings.values.get("chat_template")
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    try:
+        templates = {entry["name"]: entry["template"] for entry in value}
+    except (TypeError, KeyError):
+        templates = {"?": None}
+    if not all(isinstance(text, str) for text in (*templates, *templates.values())):
+        raise settings.wrong("chat_template", "a text, or a list of objects with `name` and `template`")
+    return templates
