@@ -9,8 +9,8 @@ from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_spec import eos_token_ids
 from sglk.models.tokenizer import Tokenizer
 
-_CONTROL, _USER_DEFINED = 3, 4
-"""Values of `tokenizer.ggml.token_type`: tokens that never come out of plain text's merges."""
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+"""Values of `tokenizer.ggml.token_type`; the last two never come out of the merges."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -61,7 +61,9 @@ def read_gguf_tokenizer(file: GgufFile) -> Tokenizer:
 
 
 def _bpe(metadata: Fields, tokens: list[str], ignore_merges: bool) -> models.BPE:
-    pairs = (merge.partition(" ") for merge in _strings(metadata, "tokenizer.ggml.merges"))
+    # The format cannot express an empty list, so a vocabulary of single bytes has no merges at all.
+    has_merges = metadata.has("tokenizer.ggml.merges") or any(len(token) > 1 for token in _plain(metadata, tokens))
+    pairs = (merge.partition(" ") for merge in _strings(metadata, "tokenizer.ggml.merges")) if has_merges else ()
     merges = [(left, right) for left, _, right in pairs]
     vocabulary = {token: id_ for id_, token in enumerate(tokens)}
     try:
@@ -85,13 +87,25 @@ def _pre_tokenizer(family: str) -> pre_tokenizers.PreTokenizer:
 
 def _mark_added_tokens(core: tokenizers.Tokenizer, metadata: Fields, tokens: list[str]) -> None:
     """Make control and user-defined tokens match as a whole, before any splitting."""
-    types = metadata.values.get("tokenizer.ggml.token_type", [])
-    added = [
-        AddedToken(token, special=type_ == _CONTROL, normalized=False)
-        for token, type_ in zip(tokens, types, strict=False)
-        if type_ in (_CONTROL, _USER_DEFINED)
-    ]
-    core.add_tokens(added)
+    core.add_tokens(
+        [
+            AddedToken(token, special=type_ == _CONTROL, normalized=False)
+            for token, type_ in zip(tokens, _types(metadata, tokens), strict=True)
+            if type_ in (_CONTROL, _USER_DEFINED)
+        ]
+    )
+
+
+def _plain(metadata: Fields, tokens: list[str]) -> list[str]:
+    """Return the tokens that text is made of."""
+    return [token for token, type_ in zip(tokens, _types(metadata, tokens), strict=True) if type_ == _NORMAL]
+
+
+def _types(metadata: Fields, tokens: list[str]) -> list[int]:
+    types = metadata.values.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise ModelLoadError(f"{metadata.origin}: `tokenizer.ggml.token_type` must be a list of {len(tokens)} integers")
+    return types
 
 
 def _token(metadata: Fields, tokens: list[str], key: str) -> str | None:

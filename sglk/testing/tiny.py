@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from sglk.models.byte_level import BOS, BOS_ID, CHATML, EOS, EOS_ID, byte_tokenizer
+from sglk.models import byte_level
+from sglk.models.byte_level import BOS, BOS_ID, EOS, EOS_ID
 
-__all__ = ["CHATML", "EOS_ID", "Weights", "tiny_config", "tiny_weights", "write_tiny_model"]
+CHATML = byte_level.CHATML
+"""A chat template whose special tokens are in the tiny vocabulary."""
 
-Weights = dict[str, npt.NDArray[np.float32]]
+Weight = npt.NDArray[np.float32]
+Weights = dict[str, Weight]
 
 _MODEL_TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
 
@@ -53,10 +56,10 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> Weights:
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or hidden // heads
 
-    def matrix(rows: int, columns: int) -> npt.NDArray[np.float32]:
+    def matrix(rows: int, columns: int) -> Weight:
         return np.asarray(rng.standard_normal((rows, columns)) / columns**0.5, np.float32)
 
-    def vector(size: int, centre: float) -> npt.NDArray[np.float32]:
+    def vector(size: int, centre: float) -> Weight:
         return np.asarray(centre + 0.1 * rng.standard_normal(size), np.float32)
 
     weights = {"model.embed_tokens.weight": matrix(vocab, hidden) * np.float32(hidden**0.5)}
@@ -126,7 +129,7 @@ def write_shards(folder: Path, weights: Weights, shards: int) -> None:
 
 def write_tokenizer(folder: Path, chat_template: str | None = None) -> None:
     """Write the byte-level tokenizer.json and its tokenizer_config.json."""
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    byte_level.byte_tokenizer().save(str(folder / "tokenizer.json"))
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
