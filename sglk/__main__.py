@@ -1,0 +1,7 @@
+"""`python -m sglk`."""
+
+import sys
+
+from sglk.cli import main
+
+sys.exit(main())

@@ -1,0 +1,132 @@
+"""What users type, `key=value` words, turned into Hydra overrides that are known to be meant."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from sglk.config.flags import refuse_flags
+from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, keys, lookup
+from sglk.config.model_argument import model_overrides
+from sglk.config.quoting import quoted, shell_form, unquoted
+from sglk.config.search_path import PROFILES, SearchPath
+from sglk.errors import ConfigError, nearest
+from sglk.plugins import backend_names
+
+_LISTING = {"chip": "`sglk chips` lists all", "model": "`sglk models` lists all"}
+
+
+def overrides_from(arguments: Sequence[str], command: str, search: SearchPath) -> list[str]:
+    """Return Hydra overrides for the words a user typed after `sglk <command>`.
+
+    Raises ConfigError for flags, grammar errors, sweeps, unknown keys and unknown options; `+` and `++` change nothing.
+    """
+    refuse_flags(arguments, ROOTS[command])
+    parsed = [_parse(word, command) for word in arguments]
+    return [line for override in parsed for line in _checked(override, command, search)]
+
+
+def _parse(word: str, command: str) -> Override:
+    key, equals, value = word.partition("=")
+    if word.startswith("~"):
+        raise ConfigError(f"{word!r} deletes, which sglk does not do; write profiles=none or give the key a value")
+    if not equals:
+        raise ConfigError(f"{word!r} is not of the form key=value{_meaning(word, command)}")
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException:
+        raise ConfigError(
+            f"the value of {word!r} has characters that need quotes; type {shell_form(key, unquoted(value))}"
+        ) from None
+    if override.is_sweep_override():
+        raise ConfigError(_sweep_message(word, command))
+    return override
+
+
+def _sweep_message(word: str, command: str) -> str:
+    key, _, value = word.partition("=")
+    message = f"{word!r} gives several values; type {shell_form(key, unquoted(value))} if it is one"
+    if command == "tune" and key.startswith("runtime."):
+        message += f", or search.space.{key}=[{value}] to search over them"
+    return message
+
+
+def _meaning(word: str, command: str) -> str:
+    """What a lone word may have been meant to be."""
+    root = ROOTS[command]
+    if lookup(root, word) is not None or word in GROUPS[command]:
+        return f"; write {word}=VALUE"
+    return _did_you_mean(word, command)
+
+
+def _checked(override: Override, command: str, search: SearchPath) -> list[str]:
+    line = str(override.input_line).lstrip("+")
+    key = override.key_or_group
+    raw = line.partition("=")[2]
+    if override.package is not None:
+        raise ConfigError(f"{line!r} moves a group to another place, which sglk does not do; write {key}={raw}")
+    if key in GROUPS[command] and not isinstance(override.value(), dict):
+        return _choice(key, override.value(), raw, command, search)
+    return [_setting(key, override, raw, command)]
+
+
+def _choice(group: str, value: object, raw: str, command: str, search: SearchPath) -> list[str]:
+    option = raw if isinstance(value, int | float) else value
+    if not isinstance(option, str) or not option:
+        raise ConfigError(f"{group}={raw} is not the name of an option; {_options_text(group, '', search)}")
+    if option in search.options(group):
+        return [quoted(group, option)]
+    if group == "model" and (found := model_overrides(option, command)):
+        return found
+    if group == "backend" and option in backend_names():
+        return ["backend=auto", quoted("backend.name", option)]
+    raise ConfigError(f"{group}={option} is unknown{_options_text(group, option, search)}")
+
+
+def _options_text(group: str, option: str, search: SearchPath) -> str:
+    options = search.options(group)
+    hint = nearest(option, options) if option else ""
+    if group == "model" and Path(option).exists() and option:
+        hint = f"; did you mean the local model={shell_form('model', './' + option).partition('=')[2]}?"
+    if group == PROFILES:
+        places = ", ".join(str(folder) for folder in search.profiles)
+        return f"{hint or ''}; searched {places}; found {', '.join(options)}"
+    return f"{hint}{'' if hint.endswith('?') else ';'} {_LISTING.get(group) or 'options: ' + ', '.join(options)}"
+
+
+def _setting(key: str, override: Override, raw: str, command: str) -> str:
+    known = lookup(ROOTS[command], key)
+    if key == "profile" or key.startswith("profile."):
+        raise ConfigError(
+            f"{key!r} is read from profile files; write profiles=chip/model or profiles=none to choose one"
+        )
+    if key.startswith("search.space.") and known is not None:
+        # Names of the space contain dots, which a path of the grammar would split.
+        return f"++search.space={{{key.removeprefix('search.space.')}:{raw}}}"
+    if any(key.startswith(f"{node}.") for node in PASS_THROUGH):
+        return f"++{key}={raw}"
+    if known is None:
+        raise ConfigError(f"unknown key {key!r}{_did_you_mean(key, command)}")
+    if known.type is str and override.value() is not None and not isinstance(override.value(), str):
+        # Text that looks like a number or a truth value stays as it was typed: `1e5` is not `100000.0`.
+        return quoted(key, raw) if not isinstance(override.value(), dict | list) else f"{key}={raw}"
+    return f"++{key}={raw}" if key not in keys(ROOTS[command]) else f"{key}={raw}"
+
+
+def _did_you_mean(word: str, command: str) -> str:
+    known = [*keys(ROOTS[command]), *GROUPS[command]]
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.75):
+        return f"; did you mean {close[0]!r}?"
+    owners = [name for name, root in ROOTS.items() if word in GROUPS[name] or lookup(root, word) is not None]
+    if owners:
+        return f" for `sglk {command}`; it belongs to {', '.join(f'`sglk {name}`' for name in owners)}"
+    tails: dict[str, str] = {}
+    for path in known:
+        tails.setdefault(path.rpartition(".")[2], path)
+    tail = difflib.get_close_matches(word.rpartition(".")[2], tails, n=1, cutoff=0.75)
+    if tail:
+        return f"; did you mean {tails[tail[0]]!r}?"
+    return f"; see `sglk {command} --help`"

@@ -1,0 +1,272 @@
+"""Ranges and rules between settings: everything that types alone do not say, checked once, all problems at once."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from sglk.config.keys import leaves, lookup
+from sglk.config.schema import (
+    BenchConfig,
+    ChipConfig,
+    LoadConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    RuntimeConfig,
+    SearchConfig,
+    ServeConfig,
+    ServerConfig,
+    SloConfig,
+    StudyConfig,
+    TuneConfig,
+    WorkloadConfig,
+)
+from sglk.errors import ConfigError, nearest
+
+POLICIES = ("fcfs", "lpm", "shortest_prompt_first")
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+FALLBACKS = ("allow", "warn", "forbid")
+ENGINES = ("native",)
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
+ARRIVALS = ("closed", "poisson")
+APIS = ("auto", "generate", "completions", "chat")
+CACHES = ("flush", "salt", "keep")
+SAMPLERS = ("grid", "random", "tpe")
+PRUNERS = ("none", "median")
+
+METRICS = (
+    "request_throughput",
+    "output_throughput",
+    "total_throughput",
+    "goodput",
+    "success_rate",
+    *(
+        f"{time}_{figure}"
+        for time in ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+        for figure in ("mean", "p50", "p90", "p99")
+    ),
+)
+"""Figures of a record's summary, which goals may name."""
+
+
+def check(config: ServeConfig) -> None:
+    """Raise ConfigError that names every value out of range and every rule between settings that is broken."""
+    problems = list(_problems(config))
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _problems(config: ServeConfig) -> Iterator[str]:
+    yield from _one_of("backend.fallback", config.backend.fallback, FALLBACKS)
+    yield from _one_of("engine.name", config.engine.name, ENGINES)
+    yield from runtime_problems(config.runtime, config.chip, config.model)
+    yield from _server(config.server)
+    for group in config.groups:
+        if len(group.devices) % config.runtime.tp_size:
+            yield (
+                f"device group {group.name!r} has {len(group.devices)} devices, which runtime.tp_size="
+                f"{config.runtime.tp_size} does not divide"
+            )
+    if isinstance(config, BenchConfig):
+        yield from _workload(config.workload)
+        yield from _load(config.bench)
+    if isinstance(config, TuneConfig):
+        yield from _objective(config.objective)
+        yield from _search(config.search, config.objective, config)
+        yield from _study(config.study)
+
+
+def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfig) -> Iterator[str]:
+    """Yield what is wrong with runtime parameters for one chip and model; a tuner asks it before a trial."""
+    if runtime.chunked_prefill_size != -1:
+        yield from _at_least("runtime.chunked_prefill_size", runtime.chunked_prefill_size, 1, "; -1 = no chunking")
+    for name in ("max_prefill_tokens", "max_running_requests", "page_size", "tp_size"):
+        yield from _at_least(f"runtime.{name}", getattr(runtime, name), 1)
+    for name in ("max_total_tokens", "context_length", "num_threads"):
+        yield from _at_least(f"runtime.{name}", getattr(runtime, name), 1)
+    yield from _at_least("runtime.radix_min_len", runtime.radix_min_len, 0)
+    yield from _at_least("runtime.random_seed", runtime.random_seed, 0)
+    yield from _positive("runtime.schedule_conservativeness", runtime.schedule_conservativeness)
+    yield from _positive("runtime.device_memory_gib", runtime.device_memory_gib)
+    if not 0 < runtime.mem_fraction_static <= 1:
+        yield f"runtime.mem_fraction_static={runtime.mem_fraction_static:g} is not in (0, 1]"
+    yield from _one_of("runtime.schedule_policy", runtime.schedule_policy, POLICIES)
+    yield from _one_of("runtime.load_format", runtime.load_format, LOAD_FORMATS)
+    yield from _one_of("runtime.dtype", runtime.dtype, DTYPES)
+    yield from _chip_limits(runtime, chip)
+    yield from _tensor_parallel(runtime.tp_size, model)
+
+
+def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
+    if runtime.dtype in DTYPES:
+        yield from _one_of("runtime.dtype", runtime.dtype, ("auto", *chip.dtypes), f" on chip {chip.name!r}")
+    yield from _one_of(
+        "runtime.kv_cache_dtype", runtime.kv_cache_dtype, ("auto", *chip.kv_cache_dtypes), f" on chip {chip.name!r}"
+    )
+    if runtime.quantization is not None:
+        allowed = ("null", *chip.quantization)
+        yield from _one_of("runtime.quantization", runtime.quantization, allowed, f" on chip {chip.name!r}")
+    if chip.page_sizes and runtime.page_size not in chip.page_sizes:
+        allowed_sizes = _list(chip.page_sizes)
+        yield f"runtime.page_size={runtime.page_size} is not allowed on chip {chip.name!r}; allowed: {allowed_sizes}"
+    chunk, page = runtime.chunked_prefill_size, runtime.page_size
+    if chunk > 0 and page > 0 and chunk % page:
+        lower = chunk // page * page or page
+        yield (
+            f"runtime.chunked_prefill_size={chunk} is not a multiple of runtime.page_size={page};"
+            f" write {lower} or {lower + page}"
+        )
+
+
+def _tensor_parallel(tp: int, model: ModelConfig) -> Iterator[str]:
+    heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
+    if tp < 1 or heads is None:
+        return
+    if heads % tp:
+        fitting = [n for n in range(1, heads + 1) if heads % n == 0 and _kv_fits(n, kv_heads)]
+        yield (
+            f"runtime.tp_size={tp} does not divide the {heads} attention heads of {model.name!r};"
+            f" allowed: {_list(fitting)}"
+        )
+    elif not _kv_fits(tp, kv_heads):
+        yield (
+            f"runtime.tp_size={tp} neither divides the {kv_heads} key-value heads of {model.name!r} nor is a multiple"
+            " of them"
+        )
+
+
+def _kv_fits(tp: int, kv_heads: int | None) -> bool:
+    # Fewer key-value heads than devices are copied to several devices.
+    return kv_heads is None or kv_heads % tp == 0 or tp % kv_heads == 0
+
+
+def _server(server: ServerConfig) -> Iterator[str]:
+    if not 0 <= server.port <= 65535:
+        yield f"server.port={server.port} is not a port; allowed: 0 (any free port) to 65535"
+    yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
+    for name in ("max_queued_requests", "max_choices"):
+        yield from _at_least(f"server.{name}", getattr(server, name), 1)
+    if server.shutdown_timeout_s < 0 or not math.isfinite(server.shutdown_timeout_s):
+        yield f"server.shutdown_timeout_s={server.shutdown_timeout_s:g} is not a number of seconds from 0 up"
+
+
+def _workload(workload: WorkloadConfig) -> Iterator[str]:
+    yield from _one_of("workload.kind", workload.kind, WORKLOADS)
+    yield from _one_of("workload.arrival", workload.arrival, ARRIVALS)
+    for name in ("num_requests", "input_len", "output_len", "num_prefixes", "turns"):
+        yield from _at_least(f"workload.{name}", getattr(workload, name), 1)
+    for name in ("prefix_len", "warmup_requests", "seed"):
+        yield from _at_least(f"workload.{name}", getattr(workload, name), 0)
+    yield from _at_least("workload.concurrency", workload.concurrency, 1 if workload.arrival == "closed" else 0)
+    if not 0 < workload.range_ratio <= 1:
+        yield f"workload.range_ratio={workload.range_ratio:g} is not in (0, 1]"
+    yield from _positive("workload.rate", workload.rate)
+    if workload.arrival == "poisson" and workload.rate is None:
+        yield "workload.arrival=poisson needs workload.rate, the mean arrivals per second"
+
+
+def _load(bench: LoadConfig) -> Iterator[str]:
+    yield from _one_of("bench.api", bench.api, APIS)
+    yield from _one_of("bench.cache", bench.cache, CACHES)
+    yield from _positive("bench.timeout_s", bench.timeout_s)
+    if not 0 <= bench.max_failure_rate <= 1:
+        yield f"bench.max_failure_rate={bench.max_failure_rate:g} is not in [0, 1]"
+    if bench.url is not None and not bench.url.startswith(("http://", "https://")):
+        yield f"bench.url={bench.url!r} does not begin with http:// or https://"
+    yield from _slo("bench.slo", bench.slo)
+
+
+def _slo(path: str, slo: SloConfig) -> Iterator[str]:
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        yield from _positive(f"{path}.{name}", getattr(slo, name))
+
+
+def _objective(objective: ObjectiveConfig) -> Iterator[str]:
+    if not objective.goals:
+        yield "objective.goals is empty; write at least one, such as [maximize:output_throughput]"
+    for goal in objective.goals:
+        direction, _, metric = goal.partition(":")
+        if direction not in ("maximize", "minimize"):
+            yield f"goal {goal!r} of objective.goals is not of the form maximize:METRIC or minimize:METRIC"
+        elif metric not in METRICS:
+            yield f"metric {metric!r} of goal {goal!r} is unknown{_hint(metric, METRICS)}"
+    metrics = [goal.partition(":")[2] for goal in objective.goals]
+    if len(set(metrics)) < len(metrics):
+        yield f"objective.goals={objective.goals} names one metric twice"
+    yield from _slo("objective.slo", objective.slo)
+    slo = objective.slo
+    if "goodput" in metrics and slo.ttft_s is None and slo.tpot_s is None and slo.e2e_s is None:
+        yield "goal goodput needs a limit; write at least one of objective.slo.ttft_s, .tpot_s, .e2e_s"
+
+
+def _search(search: SearchConfig, objective: ObjectiveConfig, config: TuneConfig) -> Iterator[str]:
+    yield from _one_of("search.sampler", search.sampler, SAMPLERS)
+    yield from _one_of("search.pruner", search.pruner, PRUNERS)
+    yield from _at_least("search.n_trials", search.n_trials, 1)
+    yield from _at_least("search.seed", search.seed, 0)
+    if search.pruner != "none" and len(objective.goals) > 1:
+        yield (
+            f"search.pruner={search.pruner} works with one goal only, objective.goals has {len(objective.goals)};"
+            " write search.pruner=none"
+        )
+    if not search.space:
+        yield "search.space is empty; write candidates, such as search.space.runtime.chunked_prefill_size=[512,1024]"
+    for key, candidates in search.space.items():
+        yield from _dimension(key, candidates, type(config))
+
+
+def _dimension(key: str, candidates: Sequence[object], root: type) -> Iterator[str]:
+    path = f"search.space.{key}"
+    known = lookup(root, key)
+    if known is None or not key.startswith("runtime."):
+        yield f"{path} does not name a runtime parameter{_hint(key, _runtime_keys(root))}"
+        return
+    if not candidates:
+        yield f"{path} has no candidates"
+    for value in candidates:
+        if not _fits(value, known.type, known.optional):
+            yield f"candidate {value!r} of {path} is not {known.wanted}"
+
+
+def _runtime_keys(root: type) -> list[str]:
+    return [path for path in leaves(root) if path.startswith("runtime.")]
+
+
+def _fits(value: object, wanted: object, optional: bool) -> bool:
+    if value is None:
+        return optional
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, bool if wanted is bool else str)
+
+
+def _study(study: StudyConfig) -> Iterator[str]:
+    yield from _positive("study.trial_timeout_s", study.trial_timeout_s)
+    yield from _positive("study.start_timeout_s", study.start_timeout_s)
+    yield from _at_least("study.repeats", study.repeats, 1)
+
+
+def _at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:
+    if value is not None and value < least:
+        yield f"{path}={value} is too small; it is at least {least}{note}"
+
+
+def _positive(path: str, value: float | None) -> Iterator[str]:
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        yield f"{path}={value:g} is not a positive number"
+
+
+def _one_of(path: str, value: str, allowed: Sequence[str], where: str = "") -> Iterator[str]:
+    if value not in allowed:
+        hint = nearest(value, allowed) or ";"
+        yield f"{path}={value} is not allowed{where}{hint} allowed: {_list(allowed)}"
+
+
+def _hint(word: str, allowed: Sequence[str]) -> str:
+    return nearest(word, allowed) or f"; allowed: {_list(allowed)}"
+
+
+def _list(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)

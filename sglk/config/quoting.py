@@ -1,0 +1,41 @@
+"""Values that Hydra's override grammar takes only in quotes, and how to type them in a shell."""
+
+import shlex
+
+# Inside double quotes a shell still reads these.
+_SHELL_SPECIAL = set('"$`\\!')
+
+
+def quoted(key: str, value: str) -> str:
+    """Return the override that gives `key` exactly the text `value`, whatever is in it.
+
+    Inside Hydra's single quotes only a quote, and backslashes in front of one, need escaping.
+    """
+    return f"{key}={quoted_value(value)}"
+
+
+def quoted_value(value: str) -> str:
+    """Return `value` as a quoted string of the override grammar."""
+    escaped, pending = [], 0
+    for character in value:
+        if character == "\\":
+            pending += 1
+            continue
+        escaped.append("\\" * (2 * pending + 1 if character == "'" else pending) + character)
+        pending = 0
+    escaped.append("\\" * 2 * pending)
+    return f"'{''.join(escaped)}'"
+
+
+def shell_form(key: str, value: str) -> str:
+    """Return what to type in a shell so that `key` becomes exactly the text `value`."""
+    if _SHELL_SPECIAL.isdisjoint(value) and value.isprintable():
+        return f'{key}="{quoted_value(value)}"'
+    return shlex.quote(quoted(key, value))
+
+
+def unquoted(value: str) -> str:
+    """Return the text that the user meant: without one pair of quotes around it."""
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value

@@ -1,0 +1,91 @@
+"""Which file, or the command line, each runtime value comes from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from sglk.config.keys import ROOTS, leaves
+from sglk.config.search_path import PROFILES, SearchPath
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one file contributes to the composed tree; later layers are stronger."""
+
+    group: str
+    """Empty for the file of a command."""
+    option: str
+    file: Path
+    values: dict[str, Any]
+    """Raw tree, interpolations as written."""
+
+    @property
+    def label(self) -> str:
+        """The layer's name for people."""
+        if self.group == PROFILES:
+            return f"profile {self.file}"
+        return f"{self.group} {self.option}" if self.group else str(self.file)
+
+
+def read_layers(defaults: Iterable[ResultDefault], search: SearchPath) -> list[Layer]:
+    """Read the files behind Hydra's final defaults list, weakest first; schemas, which have no file, are left out."""
+    layers = []
+    for default in defaults:
+        file = search.find(default.config_path or "")
+        if file is None:
+            continue
+        group, _, option = str(default.config_path).partition("/")
+        content = OmegaConf.load(file)
+        tree = OmegaConf.create()
+        if default.package:
+            OmegaConf.update(tree, default.package, content)
+        else:
+            tree.merge_with(content)
+        values = OmegaConf.to_container(tree)
+        assert isinstance(values, dict)
+        layers.append(Layer(group if option else "", option or group, file, {str(k): v for k, v in values.items()}))
+    return layers
+
+
+def runtime_sources(overrides: Sequence[str], layers: Sequence[Layer]) -> dict[str, str]:
+    """Return where each `runtime.*` value comes from."""
+    sources = {path: "default" for path in leaves(ROOTS["serve"]) if path.startswith("runtime.")}
+    for layer in layers:
+        runtime = layer.values.get("runtime")
+        for name in runtime if isinstance(runtime, dict) else ():
+            sources[f"runtime.{name}"] = layer.label
+    for line in overrides:
+        override = OverridesParser.create().parse_override(line)
+        value = override.value()
+        if override.key_or_group == "runtime" and isinstance(value, dict):
+            sources.update({f"runtime.{name}": "command line" for name in value})
+        elif override.key_or_group.startswith("runtime."):
+            sources[override.key_or_group] = "command line"
+    return sources
+
+
+def raw_value(path: str, overrides: Sequence[str], layers: Sequence[Layer]) -> tuple[str, str] | None:
+    """Return the strongest value written for a dotted path, as text, and where it is written."""
+    for line in reversed(overrides):
+        key, _, value = line.lstrip("+").partition("=")
+        if key == path:
+            return value, "command line"
+    for layer in reversed(layers):
+        node: Any = layer.values
+        for name in path.split("."):
+            node = node.get(name, _ABSENT) if isinstance(node, dict) else _ABSENT
+        if node is not _ABSENT:
+            return _as_yaml(node), str(layer.file)
+    return None
+
+
+_ABSENT = object()
+
+
+def _as_yaml(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
