@@ -3,17 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
-from sglk.bench.metrics import summarise
-from sglk.config.schema import SloConfig, TuneConfig
-from sglk.errors import ConfigError, nearest
+from sglk.config.schema import TuneConfig
+from sglk.errors import nearest
 
 Direction = Literal["maximize", "minimize"]
-DIRECTIONS = get_args(Direction)
-
-FIGURES = tuple(summarise([], SloConfig()))
-"""What a goal can name: the figures of every benchmark summary."""
 
 
 class NoValue(Exception):
@@ -45,38 +40,10 @@ class Goal:
         return max(values) if self.direction == "maximize" else min(values)
 
 
-def parse_goal(text: str) -> Goal:
-    """Read `maximize:METRIC` or `minimize:METRIC`."""
-    direction, colon, metric = text.partition(":")
-    if not colon or not metric or direction not in DIRECTIONS:
-        hint = nearest(direction, DIRECTIONS) if colon else ""
-        raise ConfigError(
-            f"objective.goals: {text!r} is not a goal{hint}; write 'maximize:METRIC' or 'minimize:METRIC', "
-            "such as 'maximize:output_throughput'"
-        )
-    return Goal(metric, cast(Direction, direction))
-
-
 def goals_of(config: TuneConfig) -> tuple[Goal, ...]:
-    """Return the study's goals; refuses none, the same figure twice, and a pruner beside several goals."""
-    goals = tuple(parse_goal(text) for text in config.objective.goals)
-    if not goals:
-        raise ConfigError("objective.goals is empty; give one or more, such as objective.goals=[maximize:goodput]")
-    for goal in goals:
-        if goal.metric not in FIGURES:
-            raise ConfigError(
-                f"objective.goals: {goal.metric!r} is no figure of a benchmark{nearest(goal.metric, FIGURES)}; "
-                f"choose one of {', '.join(FIGURES)}"
-            )
-    metrics = [goal.metric for goal in goals]
-    if len(set(metrics)) < len(metrics):
-        raise ConfigError(f"objective.goals names one figure twice: {', '.join(map(str, goals))}; keep one of them")
-    if len(goals) > 1 and config.search.pruner != "none":
-        raise ConfigError(
-            f"search.pruner={config.search.pruner} needs a single goal, but objective.goals has {len(goals)}; "
-            "set search.pruner=none or keep one goal"
-        )
-    return goals
+    """Return the study's goals, which `compose` has checked."""
+    pairs = (text.partition(":") for text in config.objective.goals)
+    return tuple(Goal(metric, cast(Direction, direction)) for direction, _, metric in pairs)
 
 
 def values_of(goals: tuple[Goal, ...], figures: Mapping[str, Any]) -> tuple[float, ...]:

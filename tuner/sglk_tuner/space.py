@@ -5,13 +5,14 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglk.config.keys import keys, leaves
+from sglk.config.check import runtime_problems
+from sglk.config.keys import keys
 from sglk.config.schema import TuneConfig
-from sglk.errors import ConfigError, nearest
+from sglk.errors import ConfigError
 
 Params = dict[str, Any]
 """Value per dotted key, such as `{"runtime.page_size": 16}`."""
@@ -77,20 +78,17 @@ def is_ordered(candidates: tuple[Any, ...]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in candidates)
 
 
-def build_space(config: TuneConfig, check: Callable[[TuneConfig], None]) -> Space:
-    """Return the space of `config.search.space`.
+def build_space(config: TuneConfig) -> Space:
+    """Return the space of `config.search.space`, which `compose` has checked key by key.
 
-    `check` raises ConfigError for a configuration that cannot run; such points are listed as impossible. A space whose
-    every point is impossible is refused.
+    Combinations that cannot run together are listed as impossible; a space without a possible one is refused.
     """
-    if not config.search.space:
-        raise ConfigError("search.space is empty; choose one, such as search=grid, or give candidates per key")
     notices: list[str] = []
-    candidates = {key: _candidates(config, key, values, notices) for key, values in config.search.space.items()}
+    candidates = {key: _candidates(key, values, notices) for key, values in config.search.space.items()}
     size = math.prod(map(len, candidates.values()))
     if size > MOST_POINTS:
         raise ConfigError(f"search.space has {size} combinations, more than {MOST_POINTS}; give fewer candidates")
-    points, impossible = _sieve(config, candidates, check)
+    points, impossible = _sieve(config, candidates)
     if not points:
         raise ConfigError(f"search.space has no possible combination: {impossible[0].reason}")
     return Space(candidates, tuple(points), tuple(impossible), tuple(notices))
@@ -103,63 +101,34 @@ def needs_restart(key: str, engine: str) -> bool:
 
 def params_of(config: TuneConfig, keys: Iterable[str]) -> Params:
     """Return the values that `config` has for `keys`."""
-    return {key: getattr(config.runtime, _field(key)) for key in keys}
+    return {key: getattr(config.runtime, key.removeprefix(ROOT)) for key in keys}
 
 
 def apply(config: TuneConfig, params: Mapping[str, Any]) -> TuneConfig:
     """Return a copy of `config` with `params` in place."""
-    runtime = dataclasses.replace(config.runtime, **{_field(key): value for key, value in params.items()})
+    runtime = dataclasses.replace(config.runtime, **{key.removeprefix(ROOT): value for key, value in params.items()})
     return dataclasses.replace(config, runtime=runtime)
 
 
-def _candidates(config: TuneConfig, key: str, values: list[Any], notices: list[str]) -> tuple[Any, ...]:
-    present = getattr(config.runtime, _field(key))
-    if not isinstance(values, list) or not values:
-        raise ConfigError(f"search.space: {key!r} has no candidates; give a list, such as {key}=[{present}]")
-    kept: list[Any] = []
-    for value in (_as_type(key, value) for value in values):
-        if any(type(value) is type(other) and value == other for other in kept):
-            notices.append(f"search.space: {key} lists {value!r} more than once; it is measured once")
-        else:
-            kept.append(value)
-    return tuple(sorted(kept) if is_ordered(tuple(kept)) else kept)
+def _candidates(key: str, values: list[Any], notices: list[str]) -> tuple[Any, ...]:
+    if keys(TuneConfig)[key].type is float:
+        # 1 and 1.0 are one candidate.
+        values = [None if value is None else float(value) for value in values]
+    repeated = dict.fromkeys(value for value in values if values.count(value) > 1)
+    notices += [f"search.space: {key} lists {value!r} more than once; it is measured once" for value in repeated]
+    distinct = tuple(dict.fromkeys(values))
+    return tuple(sorted(distinct)) if is_ordered(distinct) else distinct
 
 
-def _as_type(key: str, value: Any) -> Any:
-    """Give a candidate the type of its setting, so that 0 and 0.0 are one candidate."""
-    setting = keys(TuneConfig)[key]
-    if value is None and setting.optional:
-        return None
-    if setting.type is float and type(value) is int:
-        return float(value)
-    if setting.type is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if type(value) is not setting.type:
-        raise ConfigError(f"search.space: {key} has the candidate {value!r}; it takes {setting.wanted}")
-    return value
-
-
-def _sieve(
-    config: TuneConfig, candidates: dict[str, tuple[Any, ...]], check: Callable[[TuneConfig], None]
-) -> tuple[list[Params], list[Impossible]]:
+def _sieve(config: TuneConfig, candidates: dict[str, tuple[Any, ...]]) -> tuple[list[Params], list[Impossible]]:
     slow_first = sorted(candidates, key=lambda key: not needs_restart(key, config.engine.name))
     points: list[Params] = []
     impossible: list[Impossible] = []
     for values in itertools.product(*(candidates[key] for key in slow_first)):
         params = dict(zip(slow_first, values, strict=True))
-        try:
-            check(apply(config, params))
-        except ConfigError as error:
-            impossible.append(Impossible(params, str(error)))
+        problems = list(runtime_problems(apply(config, params).runtime, config.chip, config.model))
+        if problems:
+            impossible.append(Impossible(params, "; ".join(problems)))
         else:
             points.append(params)
     return points, impossible
-
-
-def _field(key: str) -> str:
-    known = [name for name in leaves(TuneConfig) if name.startswith(ROOT)]
-    if key not in known:
-        raise ConfigError(
-            f"search.space: {key!r} is not a runtime setting{nearest(key, known)}; `sglk show` lists them"
-        )
-    return key.removeprefix(ROOT)

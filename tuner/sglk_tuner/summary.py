@@ -36,7 +36,9 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
       "winner": 7,                                     # number of the trial that the rule picks; null = none yet
       "rule": "...",                                   # the rule in words
       "closing": {                                     # null until the closing comparison has run
-        "default": 0, "winner": 7,
+        "default": 0, "winner": 7,                     # the two trials compared; `winner` here is the challenger
+        "accepted": true,                              # false = the default stays (then "winner" above is the default)
+        "repeats": 1, "unreliable": [],                # trials that the rule picked before and that failed when repeated
         "measurements": [{"number": 0, "values": {...}, "record": "closing/000-1.json", "reason": null}],
         "gain": {"output_throughput": {"ratio": 1.2, "low": 1.1, "high": 1.3, "pairs": 3, "method": "..."}},
         "beyond_noise": true,                          # null when it cannot be judged

@@ -1,0 +1,127 @@
+"""The end of a study: the setting that the rule picks meets the default once more, in turns, before it may win."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sglk.errors import RunError
+from sglk_tuner.choice import ranking
+from sglk_tuner.gain import Comparison, Gain, Values, compare
+from sglk_tuner.outcome import Outcome
+from sglk_tuner.space import Params
+from sglk_tuner.study import Study
+from sglk_tuner.summary import TrialSummary
+
+
+MeasureAgain = Callable[[Params, str], Outcome]
+"""Measure one setting and keep the record under a name in the study's folder."""
+
+
+@dataclass
+class Closing:
+    """What the comparison said; `closing` of the study's summary."""
+
+    default: int
+    winner: int
+    """The challenger: what the rule picks. It wins only if `accepted`."""
+    accepted: bool
+    verdict: str
+    repeats: int = 0
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    gain: dict[str, Any] = field(default_factory=dict)
+    beyond_noise: bool | None = None
+    unreliable: list[int] = field(default_factory=list)
+    """Trials that the rule picked before and that failed when measured again."""
+
+    @property
+    def chosen(self) -> int:
+        """The trial whose setting goes into the profile."""
+        return self.winner if self.accepted else self.default
+
+    def records(self, number: int) -> list[str]:
+        """Return the record files of a trial's measurements in this comparison."""
+        return [entry["record"] for entry in self.measurements if entry["number"] == number and entry["values"]]
+
+
+def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
+    """Return the closing comparison of a study, measured now unless the storage has it already.
+
+    Raises RunError when no setting completed.
+    """
+    stored = study.read("closing")
+    known = Closing(**stored) if stored else None
+    unreliable = list(known.unreliable) if known else []
+    while True:
+        trials = study.trials()
+        order = ranking(study.goals, [trial for trial in trials if trial.number not in unreliable], study.default)
+        if not order:
+            raise RunError(
+                f"no setting of study {study.name!r} completed; see the reasons above and the logs in {study.folder}"
+            )
+        baseline = next(trial for trial in reversed(trials) if trial.params == study.default)
+        if known and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats):
+            return known
+        closing = _contest(study, baseline, order, again, repeats)
+        if closing is not None:
+            closing.unreliable = unreliable
+            study.write("closing", asdict(closing))
+            return closing
+        assert order[0].number is not None
+        unreliable.append(order[0].number)
+
+
+def _contest(
+    study: Study, baseline: TrialSummary, order: list[TrialSummary], again: MeasureAgain, repeats: int
+) -> Closing | None:
+    """Compare the first of `order` with the default; None when it fails on the way."""
+    challenger = order[0]
+    assert baseline.number is not None
+    assert challenger.number is not None
+    closing = Closing(baseline.number, challenger.number, accepted=True, verdict="", repeats=repeats)
+    if challenger is baseline or challenger.number == baseline.number:
+        closing.verdict = f"the default configuration is the best of {len(order)} measured settings"
+        return closing
+    if baseline.state != "COMPLETE":
+        closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
+        return closing
+    values: dict[int, list[Values]] = {baseline.number: [baseline.values], challenger.number: [challenger.values]}
+    for turn in range(1, repeats + 1):
+        for trial in (baseline, challenger):
+            assert trial.number is not None
+            outcome = again(trial.params, f"closing/{trial.number:03d}-{turn}")
+            closing.measurements.append(_entry(study, trial.number, outcome))
+            if outcome.state == "COMPLETE":
+                values[trial.number].append(closing.measurements[-1]["values"])
+            elif trial is challenger:
+                return None
+    _judge(closing, compare(study.goals, values[baseline.number], values[challenger.number]))
+    return closing
+
+
+def _entry(study: Study, number: int, outcome: Outcome) -> dict[str, Any]:
+    metrics = [goal.metric for goal in study.goals]
+    values = dict(zip(metrics, outcome.values, strict=True)) if outcome.state == "COMPLETE" else {}
+    return {"number": number, "values": values, "record": outcome.record, "reason": outcome.reason}
+
+
+def _judge(closing: Closing, comparison: Comparison) -> None:
+    closing.gain = {metric: asdict(gain) for metric, gain in comparison.gains.items()}
+    closing.beyond_noise = comparison.beyond_noise
+    closing.accepted = comparison.beyond_noise is not False
+    figures = ", ".join(f"{metric} {_words(gain)}" for metric, gain in comparison.gains.items())
+    if comparison.beyond_noise is None:
+        closing.verdict = f"trial {closing.winner} wins, but could not be compared with the default: {figures}"
+    elif closing.accepted:
+        closing.verdict = f"trial {closing.winner} beats the default: {figures}"
+    else:
+        closing.verdict = (
+            f"trial {closing.winner} looked best but does not beat the default beyond noise: {figures}; "
+            "the default configuration stays"
+        )
+
+
+def _words(gain: Gain) -> str:
+    if gain.ratio is None:
+        return f"without a ratio ({gain.method})"
+    interval = f", {gain.low:.2f} to {gain.high:.2f}" if gain.low is not None and gain.high is not None else ""
+    return f"{gain.ratio:.2f} times as good ({gain.pairs} pair{'' if gain.pairs == 1 else 's'}{interval})"

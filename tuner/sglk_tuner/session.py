@@ -1,0 +1,145 @@
+"""One run of `sglk tune` over its study: trial after trial until the budget is spent, then the closing comparison."""
+
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Generic, Protocol
+
+from sglk.bench.record import Record
+from sglk.config.schema import TuneConfig
+from sglk_tuner.choice import pareto_front, ranking, rule_of
+from sglk_tuner.closing import Closing, close
+from sglk_tuner.engine import T
+from sglk_tuner.outcome import Outcome
+from sglk_tuner.proposals import Proposal, Proposals
+from sglk_tuner.space import Params
+from sglk_tuner.study import Study
+from sglk_tuner.summary import StudySummary, TrialSummary, write_summary
+from sglk_tuner.trial import Bench
+
+
+class Watcher(Protocol):
+    """Whoever shows the session to the user."""
+
+    def note(self, text: str) -> None:
+        """Say one line."""
+
+    def begin(self, number: int, proposal: Proposal) -> None:
+        """A trial starts."""
+
+    def end(self, trial: TrialSummary, summary: StudySummary) -> None:
+        """A trial has ended."""
+
+    def again(self, params: Params, name: str) -> None:
+        """A setting is measured again for the closing comparison."""
+
+
+class Session(Generic[T]):
+    """Runs a study on this process's engine and keeps `summary.json` up to date."""
+
+    def __init__(
+        self, config: TuneConfig, study: Study, proposals: Proposals, bench: Bench[T], watcher: Watcher
+    ) -> None:
+        self._config = config
+        self._study = study
+        self._proposals = proposals
+        self._bench = bench
+        self._watcher = watcher
+        self._closing: Closing | None = None
+        self._known_origin: tuple[str, str | None] | None = None
+        self.profile: str | None = None
+        """Path of the profile, once it is written."""
+
+    def run(self) -> Closing:
+        """Measure what is left of the study, compare winner and default, and return the result.
+
+        Raises RunError when nothing completed; KeyboardInterrupt passes through, with the study ready to be resumed.
+        """
+        for ghost in self._study.close_ghosts():
+            self._watcher.note(f"trial {ghost} was left running by a process that is gone; its setting runs once more")
+        first = len(self._study.trials())
+        self.publish("running")
+        while True:
+            proposal = self._proposals.next(self._study.trials(), self._study.lost(), first)
+            if proposal is None:
+                break
+            self._run(proposal)
+        self._closing = close(self._study, self._again, self._config.study.repeats)
+        return self._closing
+
+    def publish(self, status: str) -> StudySummary:
+        """Write `summary.json` as things stand and return it."""
+        summary = self._summary(status)
+        write_summary(summary, self._study.folder)
+        return summary
+
+    def _run(self, proposal: Proposal) -> None:
+        number = self._study.begin(proposal.params, proposal.source)
+        self._watcher.begin(number, proposal)
+        prunes = self._config.search.pruner != "none" and proposal.source != "default"
+        try:
+            outcome = self._bench.run(
+                proposal.params,
+                f"trials/{number:03d}",
+                (lambda value: self._study.should_prune(number, value)) if prunes else None,
+            )
+        except KeyboardInterrupt:
+            self._study.finish(number, Outcome("FAIL", reason="interrupted", lost=True))
+            raise
+        self._study.finish(number, outcome)
+        summary = self.publish("running")
+        self._watcher.end(next(trial for trial in summary.trials if trial.number == number), summary)
+
+    def _again(self, params: Params, name: str) -> Outcome:
+        self._watcher.again(params, name)
+        return self._bench.run(params, name)
+
+    def _summary(self, status: str) -> StudySummary:
+        config, study, space = self._config, self._study, self._study.space
+        trials = study.trials()
+        waiting = self._proposals.waiting(trials, study.lost())
+        order = ranking(study.goals, trials, study.default)
+        _mark(order, pareto_front(study.goals, trials))
+        kind, device = self._origin(trials)
+        default = [trial.number for trial in trials if trial.params == study.default]
+        return StudySummary(
+            study=study.name,
+            status=status,
+            created=study.created,
+            updated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            kind=kind,
+            chip=config.chip.name,
+            device=device,
+            model=config.model.name,
+            engine=config.engine.name,
+            workload=config.workload.name,
+            objective=config.objective.name,
+            goals=[{"metric": goal.metric, "direction": goal.direction} for goal in study.goals],
+            slo={"ttft_s": config.bench.slo.ttft_s, "tpot_s": config.bench.slo.tpot_s, "e2e_s": config.bench.slo.e2e_s},
+            space={key: list(values) for key, values in space.candidates.items()},
+            space_hash=space.hash,
+            sampler=config.search.sampler,
+            seed=config.search.seed,
+            impossible=[{"params": point.params, "reason": point.reason} for point in space.impossible],
+            planned=self._proposals.planned,
+            trials=trials + [TrialSummary(None, "WAITING", config.search.sampler, point) for point in waiting],
+            baseline=default[-1] if default else None,
+            winner=self._closing.chosen if self._closing else (order[0].number if order else None),
+            rule=rule_of(study.goals),
+            closing=asdict(self._closing) if self._closing else None,
+            profile=self.profile,
+        )
+
+    def _origin(self, trials: list[TrialSummary]) -> tuple[str, str | None]:
+        """Return whether the study is measured or simulated, and on what device, from its first record."""
+        first = next((trial.record for trial in trials if trial.record), None)
+        if self._known_origin is None and first is not None:
+            record = Record.load_file(self._study.folder / first)
+            self._known_origin = (record.kind, record.server.device or record.machine.cpu)
+        return self._known_origin or ("unknown", None)
+
+
+def _mark(order: list[TrialSummary], front: list[TrialSummary]) -> None:
+    for place, trial in enumerate(order, 1):
+        trial.rank = place
+    for trial in front:
+        trial.pareto = True
