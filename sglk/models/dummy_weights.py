@@ -1,13 +1,11 @@
 """Random weights from the shape alone, to try a path without the files."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from sglk.errors import ModelLoadError
-from sglk.models.spec import ModelSpec
-from sglk.models.weight_shapes import weight_shapes
 
 
 class DummyWeights:
@@ -17,12 +15,12 @@ class DummyWeights:
     number of layers; norms are 1.
     """
 
-    def __init__(self, spec: ModelSpec, seed: int) -> None:
-        self._shapes = weight_shapes(spec)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], seed: int) -> None:
+        self._shapes = shapes
         self._seed = seed
 
     def __str__(self) -> str:
-        return "load_format=dummy"
+        return "runtime.load_format=dummy"
 
     def names(self) -> Iterable[str]:
         """Return the names of all tensors."""
