@@ -1,0 +1,95 @@
+"""Who holds which page of the KV pool."""
+
+from collections.abc import Iterable, Sequence
+
+FREE, HELD, CACHED = 0, 1, 2
+
+
+class PagePool:
+    """Account of a fixed number of KV pages; each is free, held by one request, or owned by the prefix cache.
+
+    `free_pages + held_pages + cached_pages == num_pages` at all times. The state of all pages is one byte string, so
+    that a contiguous run of free pages is found by a substring search.
+    """
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self._state = bytearray(num_pages)
+        self._count = [num_pages, 0, 0]
+        self._cursor = 0
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody uses."""
+        return self._count[FREE]
+
+    @property
+    def held_pages(self) -> int:
+        """Pages that belong to one live request each."""
+        return self._count[HELD]
+
+    @property
+    def cached_pages(self) -> int:
+        """Pages that belong to the prefix cache, in use by live requests or not."""
+        return self._count[CACHED]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the whole pool holds."""
+        return self.num_pages * self.page_size
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Return how many pages `num_tokens` tokens take."""
+        return -(-num_tokens // self.page_size)
+
+    def state(self, page: int) -> int:
+        """Return FREE, HELD or CACHED."""
+        return self._state[page]
+
+    def allocate(self, count: int, after: int | None = None) -> list[int]:
+        """Take `count` free pages, in one run where there is one, and best behind page `after`.
+
+        The caller makes sure that there are enough.
+        """
+        assert count <= self.free_pages, f"{count} pages wanted, {self.free_pages} free"
+        pages = self._find(count, self._cursor if after is None else after + 1)
+        self._move(pages, FREE, HELD)
+        if pages and after is None:
+            self._cursor = pages[-1] + 1
+        return pages
+
+    def adopt(self, pages: Iterable[int]) -> None:
+        """Make the prefix cache the owner of `pages`, which a request held."""
+        self._move(pages, HELD, CACHED)
+
+    def free(self, pages: Iterable[int]) -> None:
+        """Give pages back that a request held."""
+        self._move(pages, HELD, FREE)
+
+    def evict(self, pages: Iterable[int]) -> None:
+        """Give pages back that the prefix cache owned."""
+        self._move(pages, CACHED, FREE)
+
+    def _find(self, count: int, start: int) -> list[int]:
+        run = bytes(count)
+        first = start if self._state.startswith(run, start) else self._state.find(run, self._cursor)
+        if first < 0:
+            first = self._state.find(run)
+        return list(range(first, first + count)) if first >= 0 else self._scattered(count)
+
+    def _scattered(self, count: int) -> list[int]:
+        pages: list[int] = []
+        page = -1
+        for _ in range(count):
+            page = self._state.find(FREE, page + 1)
+            pages.append(page)
+        return pages
+
+    def _move(self, pages: Iterable[int], source: int, target: int) -> None:
+        pages = pages if isinstance(pages, Sequence) else list(pages)
+        for page in pages:
+            assert self._state[page] == source, f"page {page} is in state {self._state[page]}, not {source}"
+            self._state[page] = target
+        self._count[source] -= len(pages)
+        self._count[target] += len(pages)

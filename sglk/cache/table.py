@@ -1,0 +1,63 @@
+"""The page table of one request."""
+
+from sglk.cache.pages import PagePool
+from sglk.cache.radix import Prefix, RadixCache
+
+
+class PageTable:
+    """Where the KV of one request lives: pages read from the prefix cache under a lock, then pages it holds itself."""
+
+    __slots__ = ("_cache", "_node", "_pool", "_shared", "pages")
+
+    def __init__(self, pool: PagePool, cache: RadixCache) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._node = cache.root
+        self._shared = 0
+        self.pages: list[int] = []
+        """Pages of positions 0, page_size, 2 * page_size, ..."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the pages hold."""
+        return len(self.pages) * self._pool.page_size
+
+    def open(self, tokens: tuple[int, ...]) -> int:
+        """Start with the longest cached prefix of `tokens`; return its length in tokens."""
+        assert not self.pages
+        self._adopt(self._cache.match(tokens))
+        return self.capacity
+
+    def missing_pages(self, num_tokens: int) -> int:
+        """Return how many more pages `num_tokens` tokens take."""
+        return max(0, self._pool.pages_for(num_tokens) - len(self.pages))
+
+    def reserve(self, num_tokens: int) -> bool:
+        """Make room for `num_tokens` tokens, evicting prefixes if need be; False when the pool has too little."""
+        missing = self.missing_pages(num_tokens)
+        if missing > self._pool.free_pages:
+            self._cache.evict(missing - self._pool.free_pages)
+        if missing > self._pool.free_pages:
+            return False
+        self.pages += self._pool.allocate(missing, self.pages[-1] if self.pages else None)
+        return True
+
+    def share(self, tokens: tuple[int, ...]) -> None:
+        """Offer the computed KV of `tokens` to the prefix cache and go on reading it from there."""
+        self._adopt(self._cache.insert(tokens, self.pages))
+
+    def close(self, tokens: tuple[int, ...] = ()) -> None:
+        """Give all pages back; the prefix cache keeps the KV of `tokens`, which must be computed."""
+        if tokens:
+            self.share(tokens)
+        self._pool.free(self.pages[self._shared :])
+        self._cache.unlock(self._node)
+        self._node, self._shared, self.pages = self._cache.root, 0, []
+
+    def _adopt(self, prefix: Prefix) -> None:
+        if len(prefix.pages) < self._shared:
+            return
+        self._cache.lock(prefix.node)
+        self._cache.unlock(self._node)
+        self._node, self._shared = prefix.node, len(prefix.pages)
+        self.pages[: self._shared] = prefix.pages
