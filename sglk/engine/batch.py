@@ -71,7 +71,7 @@ class Runner(Protocol):
         """Return the KV tokens that fit the memory budget of `runtime`; raises CapacityError when none does."""
 
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
-        """Replace the KV pool by an empty one of `num_pages` pages of `page_size` tokens; the old one is freed first."""
+        """Free the KV pool and make an empty one of `num_pages` pages of `page_size` tokens."""
 
     def run(self, batch: Batch) -> list[int]:
         """Compute `batch`, write its KV, and return one token per row with `samples`, in row order."""

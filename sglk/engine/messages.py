@@ -51,6 +51,9 @@ class Output:
 
     `text` never ends inside a multi-byte character or inside what may become a stop string, so the texts of all
     messages join to the final answer. Exactly one message per request carries `finish`, and it is the last.
+
+    The token that ends an answer (end of sequence, or one of `stop_token_ids`) counts in `token_ids` and
+    `completion_tokens`, as in the OpenAI API, but gives no text; so do the tokens of a matched stop string.
     """
 
     request_id: str

@@ -1,0 +1,61 @@
+"""One request as the scheduler sees it."""
+
+from dataclasses import dataclass, field
+
+from sglk.cache.table import PageTable
+from sglk.engine.messages import Finish, SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt, the tokens generated so far, and where their KV lies."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    seed: int
+    """Resolved sampling seed."""
+    max_new_tokens: int
+    """Resolved limit: the one asked for, or the room that is left."""
+    stop_ids: frozenset[int]
+    """Tokens that end the answer."""
+    table: PageTable
+    tokens: list[int] = field(init=False)
+    """Prompt and answer."""
+    computed: int = 0
+    """Leading tokens whose KV is in the pool."""
+    cached_tokens: int = 0
+    """Prompt tokens answered from the prefix cache at the first admission."""
+    admissions: int = 0
+    """How often the request left the queue; more than once after a retraction."""
+    queued_at: int = 0
+    """Admission pass in which it joined the queue."""
+    peeked: tuple[int, int] = (-1, 0)
+    """Version of the prefix cache, and the cached length that it had for the prompt."""
+    finish: Finish | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt_ids)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - len(self.prompt_ids)
+
+    @property
+    def new_tokens_left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.max_new_tokens - self.num_generated
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose KV is still to be computed."""
+        return len(self.tokens) - self.computed
+
+    def append(self, token: int) -> None:
+        """Take a generated token and see whether it ends the request."""
+        self.tokens.append(token)
+        if token in self.stop_ids:
+            self.finish = Finish("stop", matched=token)
+        elif self.new_tokens_left <= 0:
+            self.finish = Finish("length")

@@ -1,0 +1,288 @@
+"""Continuous batching: which tokens of which requests are computed in the next step."""
+
+import logging
+import random
+import sys
+from collections import OrderedDict
+
+from sglk.cache.pages import PagePool
+from sglk.cache.radix import RadixCache
+from sglk.cache.table import PageTable
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.admission import NewTokenRatio
+from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.messages import GenerateRequest
+from sglk.engine.policy import find_policy
+from sglk.engine.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Turns a queue of requests into batches, and their tokens into progress; knows neither device nor text.
+
+    Use it as `add`, then `schedule`, run the batch, `update`, again and again. A request is waiting, prefilling (at
+    most one whose prompt takes several steps) or decoding. Prefill comes first, but while anything decodes no two
+    prefill steps follow each other, so that long prompts and steady arrivals slow decoding down and never stop it.
+
+    Prompt and answer of a request fit the KV pool by construction (`add` limits the answer to the room that is left).
+    So when KV runs out, requests go back to the head of the queue (the one that prefills first, then those with the
+    fewest generated tokens), and the last one left can always finish, with `length` at the latest.
+    """
+
+    def __init__(
+        self,
+        runtime: RuntimeConfig,
+        pool: PagePool,
+        cache: RadixCache,
+        context_length: int,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.pool = pool
+        self.cache = cache
+        self.max_request_tokens = min(context_length, pool.num_tokens)
+        """Most tokens of one request, prompt and answer together."""
+        self.prompt_tokens = 0
+        """Prompt tokens of all requests admitted so far."""
+        self.cached_prompt_tokens = 0
+        """Part of `prompt_tokens` answered from the prefix cache."""
+        self.retractions = 0
+        self._eos_token_ids = eos_token_ids
+        self._max_running = runtime.max_running_requests
+        self._max_prefill_tokens = runtime.max_prefill_tokens
+        self._chunk_size = _chunk_size(runtime)
+        self._order = find_policy(runtime.schedule_policy)
+        self._ratio = NewTokenRatio(runtime.schedule_conservativeness)
+        self._seeds = random.Random(runtime.random_seed)
+        self._pass = 0
+        self._waiting: OrderedDict[str, Request] = OrderedDict()
+        self._prefilling: Request | None = None
+        self._decoding: dict[str, Request] = {}
+        self._prefilled_last = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that prefill or decode."""
+        return len(self._decoding) + (self._prefilling is not None)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `schedule` will return a batch."""
+        return bool(self._waiting or self._decoding or self._prefilling)
+
+    def find(self, request_id: str) -> Request | None:
+        """Return the live request of that id."""
+        if self._prefilling is not None and self._prefilling.request_id == request_id:
+            return self._prefilling
+        return self._decoding.get(request_id) or self._waiting.get(request_id)
+
+    def add(self, request: GenerateRequest) -> Request:
+        """Queue a request; its prompt has at least 1 and at most `max_request_tokens - 1` tokens."""
+        room = self.max_request_tokens - len(request.prompt_ids)
+        assert request.prompt_ids
+        assert room > 0
+        sampling = request.sampling
+        live = Request(
+            request_id=request.request_id,
+            prompt_ids=request.prompt_ids,
+            sampling=sampling,
+            seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
+            max_new_tokens=room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room),
+            stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_token_ids),
+            table=PageTable(self.pool, self.cache),
+            queued_at=self._pass,
+        )
+        self._waiting[live.request_id] = live
+        return live
+
+    def schedule(self) -> Batch | None:
+        """Return the next step's work, or None when there is none."""
+        if not self.has_work:
+            self._ratio.reset()
+            return None
+        decode_now = self._prefilled_last and bool(self._decoding)
+        batch = None if decode_now else self._prefill_batch()
+        self._prefilled_last = batch is not None
+        return batch or self._decode_batch()
+
+    def update(self, batch: Batch, tokens: list[int]) -> list[Request]:
+        """Take the tokens that a runner returned for `batch`; return the requests that got one.
+
+        Those with `finish` set have left the scheduler.
+        """
+        assert len(tokens) == sum(row.samples for row in batch.rows)
+        sampled = iter(tokens)
+        advanced = []
+        for index, row in enumerate(batch.rows):
+            token = next(sampled) if row.samples else None
+            request = self.find(row.request_id)
+            if request is None:
+                continue
+            request.computed = row.start + len(row.input_ids)
+            if token is None:
+                continue
+            if index < batch.num_prefills:
+                request.table.share(tuple(request.tokens[: request.computed]))
+            request.append(token)
+            if request.finish:
+                self.remove(request.request_id)
+            advanced.append(request)
+        return advanced
+
+    def remove(self, request_id: str, *, keep_kv: bool = True) -> Request | None:
+        """Drop a live request and free its pages; the prefix cache keeps its KV unless that may be wrong."""
+        request = self.find(request_id)
+        if request is None:
+            return None
+        if request is self._prefilling:
+            self._prefilling = None
+        self._decoding.pop(request_id, None)
+        self._waiting.pop(request_id, None)
+        request.table.close(tuple(request.tokens[: request.computed]) if keep_kv else ())
+        return request
+
+    def _prefill_batch(self) -> Batch | None:
+        rows: list[BatchRow] = []
+        if self._prefilling is not None:
+            rows.append(self._prefill_row(self._prefilling, min(self._prefilling.pending, self._chunk_size)))
+        if self._waiting and self.num_running < self._max_running:
+            self._admit(rows)
+        return Batch(rows, len(rows)) if rows else None
+
+    def _admit(self, rows: list[BatchRow]) -> None:
+        """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
+        budget = self._max_prefill_tokens - sum(len(row.input_ids) for row in rows)
+        growth = self._ratio.growth
+        expected = sum(growth(request) for request in self._decoding.values())
+        if self._prefilling is not None:
+            expected += growth(self._prefilling)
+        admitted = 0
+        for request in self._order(self._waiting.values(), self.cache, self._pass):
+            expected += growth(request)
+            size = self._open(request, expected, budget if rows else None)
+            if size == 0:
+                break
+            del self._waiting[request.request_id]
+            rows.append(self._prefill_row(request, size))
+            budget -= size
+            admitted += 1
+            if self.num_running == self._max_running:
+                break
+        self._pass += bool(admitted)
+
+    def _open(self, request: Request, expected: float, budget: int | None) -> int:
+        """Give `request` the pages of its prompt; return the tokens to compute in this step, 0 = it has to wait.
+
+        `expected` is the KV that the running requests and this one will still add, `budget` what is left of the
+        step; None in an empty step, which takes an unchunked prompt of any length.
+        """
+        table = request.table
+        # The last token is never matched: its logits are needed to sample the next one.
+        cached = table.open(tuple(request.tokens[:-1]))
+        pending = len(request.tokens) - cached
+        size = min(pending, self._chunk_size)
+        fits_step = budget is None or size <= budget
+        one_partial = size == pending or self._prefilling is None
+        if not (fits_step and one_partial and self._fits_pool(request, expected)):
+            table.close()
+            return 0
+        table.reserve(len(request.tokens))
+        if request.admissions == 0:
+            request.cached_tokens = cached
+            self.prompt_tokens += len(request.prompt_ids)
+            self.cached_prompt_tokens += cached
+        request.admissions += 1
+        request.computed = cached
+        return size
+
+    def _fits_pool(self, request: Request, expected: float) -> bool:
+        spare = self._available_pages - request.table.missing_pages(len(request.tokens))
+        if self.num_running == 0:
+            assert spare >= 0, "with nobody else running the whole pool is free or evictable"
+            return True
+        return spare >= 0 and spare * self.pool.page_size >= expected
+
+    @property
+    def _available_pages(self) -> int:
+        return self.pool.free_pages + self.cache.evictable_pages
+
+    def _prefill_row(self, request: Request, size: int) -> BatchRow:
+        """Schedule the next `size` tokens; a request whose last chunk is scheduled counts as decoding from now on."""
+        last = size == request.pending
+        if request is self._prefilling:
+            self._prefilling = None
+        if last:
+            self._decoding[request.request_id] = request
+        else:
+            self._prefilling = request
+        end = request.computed + size
+        return BatchRow(
+            request_id=request.request_id,
+            input_ids=request.tokens[request.computed : end],
+            start=request.computed,
+            pages=request.table.pages[: self.pool.pages_for(end)],
+            sampling=request.sampling,
+            seed=request.seed,
+            num_generated=request.num_generated,
+            samples=last,
+        )
+
+    def _decode_batch(self) -> Batch | None:
+        self._make_room()
+        self._ratio.decay()
+        rows = [self._decode_row(request) for request in self._decoding.values()]
+        return Batch(rows, 0) if rows else None
+
+    def _decode_row(self, request: Request) -> BatchRow:
+        tokens = request.tokens
+        request.table.reserve(len(tokens))
+        return BatchRow(
+            request_id=request.request_id,
+            input_ids=tokens[-1:],
+            start=len(tokens) - 1,
+            pages=request.table.pages,
+            sampling=request.sampling,
+            seed=request.seed,
+            num_generated=request.num_generated,
+            samples=True,
+        )
+
+    def _make_room(self) -> None:
+        """Retract requests until each one that decodes can have a page for its next token."""
+        missing = sum(request.table.missing_pages(len(request.tokens)) for request in self._decoding.values())
+        if missing <= self._available_pages:
+            return
+        for victim in self._victims():
+            missing -= victim.table.missing_pages(len(victim.tokens))
+            self._retract(victim)
+            if missing <= self._available_pages:
+                break
+        self._ratio.retracted(self._decoding.values())
+
+    def _victims(self) -> list[Request]:
+        """Running requests in the order of retraction, without the one that stays: the oldest with the most tokens."""
+        newest_first = reversed(self._decoding.values())
+        decoding = sorted(newest_first, key=lambda request: request.num_generated)[:-1]
+        return [self._prefilling, *decoding] if self._prefilling is not None else decoding
+
+    def _retract(self, request: Request) -> None:
+        self.remove(request.request_id)
+        request.computed = 0
+        self._waiting[request.request_id] = request
+        self._waiting.move_to_end(request.request_id, last=False)
+        self.retractions += 1
+
+
+def _chunk_size(runtime: RuntimeConfig) -> int:
+    """Return the most prompt tokens that one request computes in a step."""
+    chunk, cap = runtime.chunked_prefill_size, runtime.max_prefill_tokens
+    if chunk == -1:
+        return sys.maxsize
+    if chunk > cap:
+        logger.warning("runtime.chunked_prefill_size=%d is above max_prefill_tokens=%d; using %d", chunk, cap, cap)
+    return min(chunk, cap)
