@@ -1,0 +1,72 @@
+"""Token ids to text, as they come, without ever cutting a character."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+REPLACEMENT = "\ufffd"
+CONTEXT_TOKENS = 6
+"""Tokens before the new ones that decide how these are written (spaces, joined bytes)."""
+WINDOW_TOKENS = 24
+MAX_TAIL_TOKENS = 3
+"""An incomplete UTF-8 character has at most 3 bytes, hence at most 3 tokens."""
+MAX_PENDING_TOKENS = 16
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that the engine needs."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
+
+
+class Detokenizer:
+    """Incremental decoding of one answer, at a cost per token that does not grow with its length.
+
+    Text that ends in U+FFFD is held back, since the next token may complete the character, but only as long as it
+    can: what three more tokens did not complete is truly invalid and is let go.
+    `context` are the last tokens of the prompt; some tokenizers write the first word differently without them.
+    """
+
+    def __init__(self, decoder: Decoder, context: Sequence[int] = ()) -> None:
+        self._decode = decoder.decode
+        self._window = list(context[-CONTEXT_TOKENS:])
+        self._written = self._decode(self._window) if self._window else ""
+        if self._written.endswith(REPLACEMENT):
+            self._window, self._written = [], ""
+        self._done = len(self._window)
+
+    def push(self, token: int) -> str:
+        """Take one token; return the text that is certain now."""
+        self._window.append(token)
+        text = self._decode(self._window)
+        if not text.endswith(REPLACEMENT):
+            return self._emit(text, len(self._window))
+        pending = len(self._window) - self._done
+        if pending > MAX_PENDING_TOKENS:
+            return self._emit(text, len(self._window))
+        return self._let_go(text) if pending > MAX_TAIL_TOKENS else ""
+
+    def flush(self) -> str:
+        """Return what is held back; the answer is complete."""
+        text = self._decode(self._window) if self._window else ""
+        return self._emit(text, len(self._window))
+
+    def _emit(self, text: str, done: int) -> str:
+        """Count the first `done` tokens of the window, which read `text`, as written."""
+        delta = text[len(self._written) :]
+        self._written, self._done = text, done
+        if len(self._window) > WINDOW_TOKENS:
+            start = max(0, min(done, len(self._window)) - CONTEXT_TOKENS)
+            self._window = self._window[start:]
+            self._done -= start
+            self._written = self._decode(self._window[: self._done])
+        return delta
+
+    def _let_go(self, text: str) -> str:
+        """Emit invalid bytes up to a cut that no later token can move."""
+        for tail in range(MAX_TAIL_TOKENS, 0, -1):
+            cut = len(self._window) - tail
+            head = self._decode(self._window[:cut])
+            if head + self._decode(self._window[cut:]) == text:
+                return self._emit(head, cut)
+        return ""
