@@ -1,0 +1,326 @@
+"""The serving engine: one thread schedules, runs and answers; everybody else talks to it by messages."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from sglk.config.schema import RuntimeConfig, ServeConfig
+from sglk.engine.answer import Answer
+from sglk.engine.batch import Batch, Runner
+from sglk.engine.core import Core
+from sglk.engine.inbox import Inbox
+from sglk.engine.limits import Limits
+from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
+from sglk.engine.request import Request
+from sglk.engine.stats import Throughput
+from sglk.errors import CapacityError, ConfigError, RequestError, SglkError
+from sglk.models.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_FAILED_STEPS = 5
+"""Failed steps in a row after which the engine gives up."""
+
+JOIN_TIMEOUT_S = 30.0
+"""How long a shutdown waits for the step that is being computed."""
+
+FIXED_KEYS = (
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "load_format",
+    "tp_size",
+    "num_threads",
+    "enable_torch_compile",
+)
+"""Runtime parameters that are built into the loaded model."""
+
+
+class Engine:
+    """Generates text for many requests at once.
+
+    All methods may be called from any thread; `on_output` callbacks run on the engine's thread and must be quick.
+    Every request that `submit` accepts gets exactly one message with `finish`, whatever happens.
+
+    A step that the runner fails ends the requests of that step with `error`; the others go on. After MAX_FAILED_STEPS
+    such steps in a row, or any other failure, the engine is dead: `is_alive` is False and `failure` says why.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        runtime: RuntimeConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Allocate the KV pool; raises CapacityError or ConfigError."""
+        self.tokenizer = tokenizer
+        self.failure: str | None = None
+        """Why the engine died; None while it lives, and after an orderly shutdown."""
+        self._runner = runner
+        self._clock = clock
+        self._throughput = Throughput()
+        self._counters = EngineStats()
+        self._failed_steps = 0
+        self._answers: dict[str, Answer] = {}
+        self._answers_changed = threading.Condition()
+        self._closing = False
+        self._stopped = False
+        self._inbox = Inbox()
+        self._thread = threading.Thread(target=self._serve, name="sglk-engine", daemon=True)
+        self._core = self._build(runtime)
+
+    @classmethod
+    def from_config(cls, config: ServeConfig) -> "Engine":
+        """Load backend and model of `config` and build an engine for its first device; call `start` next."""
+        from sglk.engine.loading import load_runner
+
+        runner, tokenizer = load_runner(config)
+        return cls(runner, tokenizer, config.runtime)
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        """The runtime parameters in force."""
+        return self._core.runtime
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._core.limits.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to one less."""
+        return self._runner.vocab_size
+
+    @property
+    def weights_bytes(self) -> int:
+        """Device memory that the weights hold."""
+        return self._runner.weights_bytes
+
+    @property
+    def device_info(self) -> Mapping[str, str]:
+        """What the machine calls the device."""
+        return self._runner.device_info
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most device memory held since the start."""
+        return self._runner.peak_memory_bytes()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine takes and serves requests."""
+        return self._thread.is_alive() and self.failure is None
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
+        """Check and queue `request`; raises RequestError (400, or 503 when the engine is stopping or dead)."""
+        limits = self._core.limits
+        answer = Answer(limits.check(request), on_output, self.tokenizer)
+        with self._answers_changed:
+            if self._closing:
+                raise RequestError("the engine is shutting down", code="engine_stopped", status=503)
+            if request.request_id in self._answers:
+                raise RequestError(f"request id {request.request_id!r} is in use; choose another one", param="rid")
+            # A dead engine refuses the task; one that dies later cancels it.
+            self._inbox.post(lambda: self._begin(answer, limits), lambda reason: self._fail(answer, reason))
+            self._answers[request.request_id] = answer
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step, with finish reason `abort`; unknown ids are ignored."""
+        with contextlib.suppress(RequestError):
+            self._inbox.post(lambda: self._abort(request_id))
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False, and nothing done, while there are live requests."""
+        return self._call(self._flush)
+
+    def reconfigure(self, runtime: RuntimeConfig, *, force: bool = False) -> None:
+        """Rebuild scheduler, prefix cache and KV pool for `runtime`; the weights stay where they are.
+
+        Raises RequestError (409) while there are live requests, which `force` aborts; ConfigError for parameters that
+        need another start; CapacityError when the new pool does not fit. After an error the old parameters hold.
+        """
+        for key in FIXED_KEYS:
+            old, new = getattr(self.runtime, key), getattr(runtime, key)
+            if old != new:
+                raise ConfigError(f"runtime.{key} is {old!r} in the loaded model; start again to make it {new!r}")
+        self._call(lambda: self._reconfigure(runtime, force))
+
+    def stats(self) -> EngineStats:
+        """Return gauges and counters as of now."""
+        core, live = self._core, len(self._answers)
+        running = min(core.scheduler.num_running, live)
+        return replace(
+            core.add_counters(self._counters),
+            running_requests=running,
+            queued_requests=live - running,
+            kv_capacity_tokens=core.pool.num_tokens,
+            kv_used_tokens=core.used_tokens,
+            kv_cached_tokens=core.evictable_tokens,
+            generation_throughput=self._throughput.rate(self._clock()),
+        )
+
+    def shutdown(self, drain_timeout_s: float = 0.0) -> None:
+        """Refuse new requests, let live ones finish for `drain_timeout_s`, abort the rest and stop the thread."""
+        with self._answers_changed:
+            self._closing = True
+            if self._thread.is_alive():
+                self._answers_changed.wait_for(lambda: not self._answers, drain_timeout_s)
+        if not self._thread.is_alive():
+            self._stop()
+            self._inbox.close("the engine is shut down")
+            return
+        with contextlib.suppress(RequestError):
+            self._inbox.post(self._stop)
+        self._thread.join(JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.warning("the engine is still in its last step after %g s; left behind", JOIN_TIMEOUT_S)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the engine's thread, between two steps, and return its result."""
+        assert self._thread.ident is not None, "start() comes first"
+        assert threading.current_thread() is not self._thread, "a callback cannot wait for its own engine"
+        return self._inbox.call(function).result()
+
+    # The rest runs on the engine's thread.
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopped:
+                self._inbox.work(wait=not self._core.scheduler.has_work)
+                self._step()
+            reason = "the engine is shut down"
+        # Whatever it is, nobody may wait for a dead engine.
+        except Exception as error:
+            logger.exception("the engine died")
+            self.failure = reason = f"the engine died: {_describe(error)}"
+        self._inbox.close(reason)
+        for answer in list(self._answers.values()):
+            self._fail(answer, reason)
+
+    def _step(self) -> None:
+        scheduler = self._core.scheduler
+        batch = scheduler.schedule()
+        if batch is None:
+            return
+        self._counters.steps += 1
+        try:
+            tokens = self._runner.run(batch)
+        # The device, the driver and every op can raise anything; the other requests go on.
+        except Exception as error:
+            logger.exception("step %d failed", self._counters.steps)
+            self._fail_step(batch, error)
+            return
+        self._failed_steps = 0
+        self._counters.generated_tokens += len(tokens)
+        self._throughput.add(self._clock(), len(tokens))
+        for request in scheduler.update(batch, tokens):
+            self._advance(request)
+
+    def _fail_step(self, batch: Batch, error: Exception) -> None:
+        """End the requests of a failed step; what it wrote into their pages is not kept."""
+        for row in batch.rows:
+            self._core.scheduler.remove(row.request_id, keep_kv=False)
+            self._fail(self._answers[row.request_id], f"the step failed: {_describe(error)}")
+        self._failed_steps += 1
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {_describe(error)}")
+
+    def _begin(self, answer: Answer, limits: Limits) -> None:
+        if self._answers.get(answer.request.request_id) is not answer:
+            return
+        try:
+            # The engine may have been reconfigured since the request was checked.
+            request = answer.request if limits is self._core.limits else self._core.limits.check(answer.request)
+        except RequestError as error:
+            self._fail(answer, str(error))
+        else:
+            self._core.scheduler.add(request)
+
+    def _advance(self, request: Request) -> None:
+        answer = self._answers[request.request_id]
+        output = answer.advance(request)
+        if output.finish is None:
+            self._send(answer, output)
+            return
+        self._core.scheduler.remove(request.request_id)
+        self._counters.requests_finished += 1
+        self._conclude(answer, output)
+
+    def _abort(self, request_id: str) -> None:
+        answer = self._answers.get(request_id)
+        if answer is not None:
+            self._core.scheduler.remove(request_id)
+            self._counters.requests_aborted += 1
+            self._conclude(answer, answer.close(Finish("abort")))
+
+    def _fail(self, answer: Answer, reason: str) -> None:
+        if self._answers.get(answer.request.request_id) is answer:
+            self._counters.requests_failed += 1
+            self._conclude(answer, answer.close(Finish("error", message=reason)))
+
+    def _conclude(self, answer: Answer, output: Output) -> None:
+        with self._answers_changed:
+            del self._answers[output.request_id]
+            self._answers_changed.notify_all()
+        self._send(answer, output)
+
+    def _send(self, answer: Answer, output: Output) -> None:
+        try:
+            answer.on_output(output)
+        # The caller's code; its failure is the end of its own request alone.
+        except Exception:
+            logger.exception("request %s: the receiver of its output failed", output.request_id)
+            answer.on_output = _nobody
+            self._abort(output.request_id)
+
+    def _flush(self) -> bool:
+        if self._answers:
+            return False
+        self._core.cache.flush()
+        return True
+
+    def _reconfigure(self, runtime: RuntimeConfig, force: bool) -> None:
+        if self._answers and not force:
+            message = f"{len(self._answers)} requests are live; wait for them, or use force to abort them"
+            raise RequestError(message, code="engine_busy", status=409)
+        self._abort_all()
+        old = self._core
+        self._counters = old.add_counters(self._counters)
+        try:
+            self._core = self._build(runtime)
+        except (CapacityError, ConfigError):
+            self._core = self._build(old.runtime)
+            raise
+
+    def _build(self, runtime: RuntimeConfig) -> Core:
+        return Core.build(self._runner, runtime, self._runner.eos_token_ids | self.tokenizer.eos_token_ids)
+
+    def _abort_all(self) -> None:
+        for request_id in list(self._answers):
+            self._abort(request_id)
+
+    def _stop(self) -> None:
+        self._abort_all()
+        self._stopped = True
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, CapacityError):
+        return f"{error}; lower runtime.mem_fraction_static or runtime.max_prefill_tokens"
+    return str(error) if isinstance(error, SglkError) else f"{type(error).__name__}: {error}"
+
+
+def _nobody(output: Output) -> None:
+    """Receive the outputs of a request whose caller failed."""
