@@ -1,0 +1,107 @@
+"""A runner without a model: deterministic, torch-free, and quick to notice KV that is not its own."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.batch import Batch, BatchRow
+
+MODULUS = (1 << 61) - 1
+EMPTY = (-1, 0)
+
+Prompt = tuple[int, ...]
+
+
+class ScriptedRunner:
+    """Implements `Runner` over a page table of plain Python lists.
+
+    Every slot of the pool holds one token and a state that depends on all slots before it, as KV does. The next token
+    is a function of all slots that the row's pages name and, above temperature 0, of the row's seed and draw. So one
+    stale page, a wrong position or another request's KV changes the answer.
+
+    `script` gives the answers of some prompts instead: a mapping from prompt to token ids (then the first end-of-
+    sequence token), or a function from the prompt to its answer or None.
+    `before_step` is called with the number of the step (from 1) and the batch; what it raises, `run` raises.
+    `gate`, an event, holds every step until it is set.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 320,
+        context_length: int = 256,
+        kv_tokens: int = 4096,
+        eos_token_ids: frozenset[int] = frozenset({257}),
+        script: Mapping[Prompt, Sequence[int]] | Callable[[Prompt], Sequence[int] | None] | None = None,
+        before_step: Callable[[int, Batch], None] | None = None,
+        gate: threading.Event | None = None,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.eos_token_ids = eos_token_ids
+        self.weights_bytes = 0
+        self.device_info: Mapping[str, str] = {"name": "scripted"}
+        self.batches: list[tuple[int, int]] = []
+        """Prefill rows and decode rows of each step."""
+        self._kv_tokens = kv_tokens
+        self._script = script if callable(script) else (script or {}).get
+        self._before_step = before_step
+        self._gate = gate
+        self._page_size = 1
+        self._pages: list[list[tuple[int, int]]] = []
+
+    def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
+        """Return `max_total_tokens`, or the size given at construction."""
+        return runtime.max_total_tokens or self._kv_tokens
+
+    def allocate_kv(self, num_pages: int, page_size: int) -> None:
+        """Make an empty pool."""
+        self._page_size = page_size
+        self._pages = [[EMPTY] * page_size for _ in range(num_pages)]
+
+    def run(self, batch: Batch) -> list[int]:
+        """Write the slots of every row, then return one token for each row that samples."""
+        if self._gate is not None:
+            self._gate.wait()
+        self.batches.append((batch.num_prefills, len(batch.rows) - batch.num_prefills))
+        if self._before_step is not None:
+            self._before_step(len(self.batches), batch)
+        histories = [self._compute(row) for row in batch.rows]
+        return [self._next_token(row, slots) for row, slots in zip(batch.rows, histories, strict=True) if row.samples]
+
+    def peak_memory_bytes(self) -> int:
+        """Return 0: nothing is held on a device."""
+        return 0
+
+    def _compute(self, row: BatchRow) -> list[tuple[int, int]]:
+        """Write the row's slots and return all slots of its history."""
+        history = self._read(row.pages, row.start)
+        state = sum(slot[1] for slot in history)
+        for position, token in enumerate(row.input_ids, start=row.start):
+            slot = (token, _mix(state, token, position))
+            page, offset = divmod(position, self._page_size)
+            self._pages[row.pages[page]][offset] = slot
+            history.append(slot)
+            state += slot[1]
+        return history
+
+    def _read(self, pages: Sequence[int], length: int) -> list[tuple[int, int]]:
+        used = -(-length // self._page_size)
+        slots = [slot for page in pages[:used] for slot in self._pages[page]][:length]
+        assert EMPTY not in slots, "a row reads KV that was never written"
+        return slots
+
+    def _next_token(self, row: BatchRow, history: list[tuple[int, int]]) -> int:
+        tokens = tuple(slot[0] for slot in history)
+        answer = self._script(tokens[: len(tokens) - row.num_generated])
+        if answer is not None:
+            return answer[row.num_generated] if row.num_generated < len(answer) else min(self.eos_token_ids)
+        state = sum(slot[1] for slot in history)
+        if row.sampling.temperature > 1e-4:
+            state = _mix(state, row.seed, row.num_generated)
+        return _mix(state, 0, len(history)) % self.vocab_size
+
+
+def _mix(state: int, token: int, position: int) -> int:
+    value = (state * 6364136223846793005 + token * 1442695040888963407 + position * 2654435769 + 1) % MODULUS
+    return (value ^ (value >> 29)) * 0x9E3779B97F4A7C15 % MODULUS
