@@ -38,6 +38,8 @@ class RequestRecord:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens that the server answered from its prefix cache."""
+    shared_tokens: int = 0
+    """Leading prompt tokens that the workload shares with earlier requests on purpose: those may be cached."""
     estimated: bool = False
     """The server reported no usage and `completion_tokens` is an estimate."""
     itl_s: list[float] = field(default_factory=list)

@@ -103,7 +103,7 @@ class BackendConfig:
     """The chip's software plugin."""
 
     name: str = "auto"
-    """Plugin name; `auto` = the one that the chip names."""
+    """Plugin name; `auto` = the one that the chip names, which it is replaced by after composition."""
     fallback: str = "warn"
     """What happens where the plugin has no op for a shape: `allow`, `warn` or `forbid` the reference op."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class ServeConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     groups: Any = None
-    """Device groups: `"cuda:0,kunlun:0;cuda:1"`, a list of GroupConfig, or null = one group with the chip's device 0.
+    """Device groups: `"cuda:0,kunlun:0;cuda:1"`, a list of GroupConfig, or null = one group, the first tp_size devices.
 
     After composition always a `list[GroupConfig]`.
     """
@@ -272,6 +272,8 @@ class LoadConfig:
     api_key: Optional[str] = None
     cache: str = "flush"
     """Prefix cache between runs: `flush` it, `salt` the prompts, or `keep` it."""
+    salt: Optional[str] = None
+    """With `cache=salt`: gives the prompts of an earlier run again, whose record names its salt; null = a new one."""
     timeout_s: float = 600.0
     """Per request; a slower one counts as failed."""
     max_failure_rate: float = 0.01

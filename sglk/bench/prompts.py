@@ -1,0 +1,121 @@
+"""What one prompt is made of: token ids drawn from a vocabulary, or words drawn from the corpus.
+
+Everything is drawn through `Draw`, so a name (seed, salt, place) fixes it for good.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from sglk.bench.corpus import INSTRUCTIONS, QUESTIONS, SENTENCES
+
+T = TypeVar("T")
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, or messages; never both."""
+
+    token_ids: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+    def then(self, *messages: Message) -> "Prompt":
+        """Return the prompt with `messages` after it."""
+        return Prompt(self.token_ids, self.messages + messages)
+
+    def transcript(self) -> str:
+        """Return the messages as plain text, for interfaces that know no chat."""
+        if len(self.messages) == 1:
+            return self.messages[0].content
+        return "\n\n".join(f"{message.role}: {message.content}" for message in self.messages) + "\n\nassistant:"
+
+
+class Draw:
+    """A stream of random choices that its name alone decides.
+
+    Built on `random.Random.random`, the one method whose sequence Python promises to keep between versions.
+    """
+
+    def __init__(self, *name: object) -> None:
+        self._random = random.Random("/".join(map(str, name))).random
+
+    def below(self, bound: int) -> int:
+        """Return a whole number in [0, bound)."""
+        return int(self._random() * bound)
+
+    def unit(self) -> float:
+        """Return a number in [0, 1)."""
+        return self._random()
+
+    def pick(self, options: Sequence[T]) -> T:
+        """Return one of `options`."""
+        return options[self.below(len(options))]
+
+    def length(self, longest: int, ratio: float) -> int:
+        """Return a length uniform in [ratio * longest, longest], at least 1."""
+        shortest = max(1, round(ratio * longest))
+        return shortest + self.below(longest - shortest + 1)
+
+    def code(self) -> str:
+        """Return eight hexadecimal digits."""
+        return f"{self.below(1 << 32):08x}"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The token ids that a server knows, and those among them that mean more than text."""
+
+    size: int
+    special_ids: frozenset[int] = frozenset()
+
+    def draw(self, draw: Draw, length: int) -> tuple[int, ...]:
+        """Return `length` ids of ordinary tokens.
+
+        Special tokens that the server does not list sit at the ends of every vocabulary in use, so 1/64 of it is left
+        out at either end.
+        """
+        margin = self.size // 64
+        ids: list[int] = []
+        while len(ids) < length:
+            token = margin + draw.below(self.size - 2 * margin)
+            if token not in self.special_ids:
+                ids.append(token)
+        return tuple(ids)
+
+
+def words(draw: Draw, count: int, sentences: Sequence[str] = SENTENCES) -> str:
+    """Return a text of `count` words, whole sentences except for the last one."""
+    text: list[str] = []
+    while len(text) < count:
+        text += draw.pick(sentences).split()
+    return " ".join(text[:count])
+
+
+_CODE_WORDS = 6
+"""A code is cut into about as many tokens as six words."""
+
+
+def user_text(draw: Draw, count: int) -> str:
+    """Return what a user asks, about `count` words; the code at its start makes it unlike any other."""
+    code = f"Case {draw.code()}."
+    question = draw.pick(QUESTIONS)
+    room = count - _CODE_WORDS - len(question.split())
+    if room < 1:
+        return f"{code} {words(draw, max(1, count - _CODE_WORDS))}"
+    return f"{code} {words(draw, room)} {question}"
+
+
+def system_text(draw: Draw, count: int) -> str:
+    """Return a system prompt of about `count` words, unlike any other from its start."""
+    return f"Desk {draw.code()}. {words(draw, max(1, count - _CODE_WORDS), INSTRUCTIONS)}"

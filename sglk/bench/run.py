@@ -1,0 +1,243 @@
+"""One benchmark run: prepare the server, warm it up, measure, and write down what it was worth."""
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from sglk.bench.api import APIS, Api
+from sglk.bench.client import Client, open_http
+from sglk.bench.drive import drive
+from sglk.bench.machine import client_versions, describe_machine, describe_tool
+from sglk.bench.metrics import count, duration, summarise
+from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, words
+from sglk.bench.record import LoadRecord, Phase, Record, RequestRecord, ServerRecord
+from sglk.bench.target import Target
+from sglk.bench.warnings import warnings_for
+from sglk.bench.workload import Medium, Plan, plan, workload_dict
+from sglk.config.schema import LoadConfig, WorkloadConfig
+from sglk.errors import ConfigError, RunError
+
+_SIMULATED_BACKENDS = frozenset({"sim"})
+_PROBE_WORDS = (4, 24)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the caller knows of the thing that it measures; what the server says of itself goes before."""
+
+    chip: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    backend: str | None = None
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    phase: Phase
+    done: int
+    total: int
+    failed: int
+    """Failed and timed-out requests so far."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def measure(
+    target: Target,
+    workload: WorkloadConfig,
+    load: LoadConfig,
+    *,
+    subject: Subject = Subject(),
+    salt: str | None = None,
+    command: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Record:
+    """Run the workload against the target and return the record, valid or not.
+
+    `salt` names the run for `bench.cache=salt`; without it `bench.salt` or the record's own id does. Raises RunError
+    if the server cannot be reached or ends during the run, ConfigError if the workload does not fit the server.
+    """
+    run = _Run(target, workload, load, subject, salt, on_progress or (lambda progress: None))
+    return run.record(command)
+
+
+class _Run:
+    def __init__(
+        self,
+        target: Target,
+        workload: WorkloadConfig,
+        load: LoadConfig,
+        subject: Subject,
+        salt: str | None,
+        on_progress: OnProgress,
+    ) -> None:
+        now = datetime.now(timezone.utc)
+        self._id = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+        self._created = now.isoformat(timespec="seconds")
+        self._target = target
+        self._workload = workload
+        self._load = load
+        self._subject = subject
+        self._on_progress = on_progress
+        self._model_info = target.model_info() or {}
+        self._info = target.server_info() or {}
+        self._models = target.models()
+        self._counters: dict[str, float] = {}
+        self._api = self._choose_api()
+        self._cache = self._choose_cache()
+        self._salt = (salt or load.salt or self._id) if self._cache == "salt" else None
+
+    def record(self, command: str | None) -> Record:
+        medium, requests = asyncio.run(self._drive())
+        self._target.check()
+        engine_stats, notes = self._look_back()
+        counts = count(requests)
+        bad = counts.failed + counts.timeout
+        backend = self._known("backend")
+        return Record(
+            id=self._id,
+            kind="simulated" if backend in _SIMULATED_BACKENDS else "measured",
+            created=self._created,
+            command=command,
+            tool=describe_tool(),
+            machine=describe_machine(),
+            versions=client_versions(),
+            chip=self._known("chip"),
+            model=self._known("model") or self._served_model(),
+            engine=self._known("engine"),
+            backend=backend,
+            server=_server_record(self._info),
+            runtime=self._info.get("runtime"),
+            workload=workload_dict(self._workload),
+            load=self._load_record(medium),
+            counts=counts,
+            duration_s=round(duration(requests), 6),
+            valid=counts.completed > 0 and bad <= self._load.max_failure_rate * counts.requests,
+            summary=summarise(requests, self._load.slo),
+            engine_stats=engine_stats,
+            warnings=warnings_for(requests, asked_cache=self._load.cache, cache=self._cache) + notes,
+            requests=requests,
+        )
+
+    def _look_back(self) -> tuple[dict[str, float], list[str]]:
+        """Ask the server what the run did to it; a server that is gone by now does not take the results with it."""
+        try:
+            self._info = self._target.server_info() or self._info
+            return _growth(self._counters, self._target.metrics()), []
+        except RunError as error:
+            return {}, [f"after the run: {error}"]
+
+    async def _drive(self) -> tuple[Medium, list[RequestRecord]]:
+        async with open_http(self._target.url, self._target.api_key) as http:
+            client = Client(http, self._api, self._served_model(), self._load.timeout_s)
+            medium = await self._medium(client)
+            drawn = plan(self._workload, medium, self._salt or "")
+            self._check_context(drawn)
+            warmup = await self._phase(client, drawn, "warmup")
+            if self._cache == "flush" and not self._target.flush_cache():
+                raise RunError("the server refuses to flush its prefix cache; use bench.cache=salt")
+            self._counters = self._target.metrics()
+            return medium, warmup + await self._phase(client, drawn, "measured")
+
+    async def _phase(self, client: Client, drawn: Plan, phase: Literal["warmup", "measured"]) -> list[RequestRecord]:
+        conversations = drawn.warmup if phase == "warmup" else drawn.measured
+        total = sum(len(conversation.turns) for conversation in conversations)
+        done = failed = 0
+
+        def on_done(record: RequestRecord) -> None:
+            nonlocal done, failed
+            done, failed = done + 1, failed + (not record.ok)
+            self._on_progress(Progress(phase, done, total, failed))
+
+        self._on_progress(Progress(phase, 0, total, 0))
+        return await drive(client, self._workload, conversations, phase, on_done)
+
+    def _choose_api(self) -> Api:
+        name = self._load.api
+        if name == "auto":
+            native = "generate" if self._model_info else "completions"
+            name = "chat" if self._workload.kind == "chat" else native
+        return APIS[name]
+
+    def _served_model(self) -> str | None:
+        """Return the name to ask for: the caller's if the server has it, else the first that it has."""
+        return self._subject.model if self._subject.model in self._models else next(iter(self._models), None)
+
+    def _choose_cache(self) -> str:
+        """Salt the prompts where the cache should be flushed but the server cannot."""
+        if self._load.cache == "flush" and not self._target.flush_cache():
+            return "salt"
+        return self._load.cache
+
+    async def _medium(self, client: Client) -> Medium:
+        """Return what prompts can be made of: token ids if the interface takes them, else words, which are weighed."""
+        size = self._model_info.get("vocab_size") or self._subject.vocab_size
+        if size and self._api.takes_ids and self._workload.kind != "chat":
+            special = frozenset(self._model_info.get("special_token_ids") or ())
+            return Medium(Vocabulary(size, special))
+        few, many = [await self._prompt_tokens(client, length) for length in _PROBE_WORDS]
+        if few is None or many is None or many <= few:
+            return Medium()
+        per_word = (many - few) / (_PROBE_WORDS[1] - _PROBE_WORDS[0])
+        return Medium(None, round(per_word, 3), max(0, round(few - per_word * _PROBE_WORDS[0])))
+
+    async def _prompt_tokens(self, client: Client, length: int) -> int | None:
+        text = words(Draw("probe"), length)
+        exchange = await client.send(Prompt(messages=(Message("user", text),)), 1)
+        return exchange.answer.prompt_tokens
+
+    def _check_context(self, drawn: Plan) -> None:
+        limit = self._info.get("context_length") or self._model_info.get("max_model_len")
+        longest = max(len(turn.prompt.token_ids) + turn.output_len for talk in drawn.measured for turn in talk.turns)
+        if isinstance(limit, int) and longest > limit:
+            raise ConfigError(
+                f"workload {self._workload.name!r} asks for {longest} tokens of prompt and answer, the server takes "
+                f"{limit}; lower workload.input_len, workload.prefix_len or workload.output_len"
+            )
+
+    def _known(self, name: Literal["chip", "model", "engine", "backend"]) -> str | None:
+        said = self._info.get(name)
+        return said if isinstance(said, str) else getattr(self._subject, name)
+
+    def _load_record(self, medium: Medium) -> LoadRecord:
+        return LoadRecord(
+            api=self._api.name,
+            cache=self._cache,
+            url="launched" if self._target.launched else self._target.url,
+            timeout_s=self._load.timeout_s,
+            max_failure_rate=self._load.max_failure_rate,
+            salt=self._salt,
+            tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
+            slo=dataclasses.asdict(self._load.slo),
+        )
+
+
+def _server_record(info: dict[str, Any]) -> ServerRecord:
+    device = info.get("device")
+    return ServerRecord(
+        runtime=info.get("runtime"),
+        kv_capacity_tokens=info.get("kv_capacity_tokens") or info.get("max_total_num_tokens"),
+        weights_bytes=info.get("weights_bytes"),
+        peak_memory_bytes=info.get("peak_memory_bytes"),
+        device=device.get("name") if isinstance(device, dict) else device,
+        versions=dict(info.get("versions") or {}),
+        dtype=info.get("dtype"),
+        profile=info.get("profile"),
+    )
+
+
+def _growth(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What the engine's counters grew by, and the hit rate that follows."""
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    prompt, cached = grown.get("prompt_tokens"), grown.get("cached_prompt_tokens")
+    if prompt and cached is not None:
+        grown["cache_hit_rate"] = cached / prompt
+    return grown

@@ -1,0 +1,53 @@
+"""What a reader of a record should know before believing its figures."""
+
+from collections.abc import Sequence
+
+from sglk.bench.record import RequestRecord
+
+UNASKED_HIT_LIMIT = 0.01
+"""Share of prompt tokens that may come from the cache beyond what the workload shares on purpose."""
+
+
+def warnings_for(requests: Sequence[RequestRecord], *, asked_cache: str, cache: str) -> list[str]:
+    """Return the warnings about a run; `asked_cache` is the policy in the configuration, `cache` the one in force."""
+    measured = [request for request in requests if request.phase == "measured"]
+    completed = [request for request in measured if request.ok]
+    found = [_policy(asked_cache, cache), _hits(completed, cache), _estimates(completed), _failures(measured)]
+    return [warning for warning in found if warning is not None]
+
+
+def unasked_share(requests: Sequence[RequestRecord]) -> float:
+    """Return the share of prompt tokens that came from the prefix cache although nobody asked for it."""
+    prompt = sum(request.prompt_tokens or 0 for request in requests)
+    unasked = sum(max(0, (request.cached_tokens or 0) - request.shared_tokens) for request in requests)
+    return unasked / prompt if prompt else 0.0
+
+
+def _policy(asked: str, cache: str) -> str | None:
+    if asked == cache:
+        return None
+    return "the server cannot flush its prefix cache; the prompts were salted instead"
+
+
+def _hits(completed: Sequence[RequestRecord], cache: str) -> str | None:
+    share = unasked_share(completed)
+    if cache == "keep" or share <= UNASKED_HIT_LIMIT:
+        return None
+    return (
+        f"{share:.1%} of the prompt tokens came from the prefix cache unasked: another run or client warmed it, "
+        "and the figures look better than they are"
+    )
+
+
+def _estimates(completed: Sequence[RequestRecord]) -> str | None:
+    estimated = sum(request.estimated for request in completed)
+    if not estimated:
+        return None
+    return f"the server reported no usage for {estimated} of {len(completed)} answers; their token counts are estimates"
+
+
+def _failures(measured: Sequence[RequestRecord]) -> str | None:
+    failed = [request for request in measured if not request.ok]
+    if not failed:
+        return None
+    return f"{len(failed)} of {len(measured)} requests failed or timed out; first: {failed[0].error}"

@@ -1,0 +1,174 @@
+"""From a WorkloadConfig to the requests themselves: the same seed gives the same requests, everywhere."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, system_text, user_text
+from sglk.config.schema import WorkloadConfig
+from sglk.errors import ConfigError
+
+GENERATOR = 1
+"""Version of the rules below; part of the workload's hash, so raise it whenever they would give other requests."""
+
+TOKENS_PER_WORD = 1.3
+"""For text prompts on a server that was not asked: English under a vocabulary of some ten thousand tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request: what it adds to the conversation, and how many tokens are asked for."""
+
+    prompt: Prompt
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Requests that follow one another, each with the answers before it; most workloads have one turn."""
+
+    turns: tuple[Turn, ...]
+    shared_tokens: int = 0
+    """Leading tokens of the first prompt that the workload shares with other conversations on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The requests of one run. No prompt of `warmup` begins a conversation of `measured`."""
+
+    warmup: tuple[Conversation, ...]
+    measured: tuple[Conversation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What prompts can be made of on one server."""
+
+    vocabulary: Vocabulary | None = None
+    """None = words: the interface takes text, or the vocabulary is unknown."""
+    tokens_per_word: float = TOKENS_PER_WORD
+
+    overhead_tokens: int = 0
+    """What the chat template adds to every prompt."""
+
+    def words(self, tokens: int) -> int:
+        """Return how many words make about `tokens` tokens."""
+        return max(1, round(tokens / self.tokens_per_word))
+
+    def shared(self, tokens: int) -> int:
+        """Return how many leading tokens may come from the cache when `tokens` of them are shared on purpose.
+
+        Words hit a number of tokens only roughly, so text gets a quarter more.
+        """
+        return tokens if self.vocabulary is not None else round(1.25 * tokens) + self.overhead_tokens
+
+
+def workload_dict(workload: WorkloadConfig) -> dict[str, Any]:
+    """Return the workload's fields and its `hash`, as records carry them."""
+    return {**asdict(workload), "hash": workload_hash(workload)}
+
+
+def workload_hash(workload: WorkloadConfig) -> str:
+    """Return the SHA-256 of the resolved workload; its name is a label and does not count."""
+    shape = {key: value for key, value in asdict(workload).items() if key != "name"}
+    text = json.dumps({"generator": GENERATOR, **shape}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan(workload: WorkloadConfig, medium: Medium, salt: str = "") -> Plan:
+    """Draw the warm-up and the measured requests.
+
+    `salt` gives other prompts of the same lengths, so that a prefix cache filled by another run cannot answer them.
+    Raises ConfigError if so few prompts are possible that warm-up cannot avoid the measured ones.
+    """
+    make = _KINDS[workload.kind]
+    measured = tuple(make(workload, medium, "measured", salt))
+    taken = {conversation.turns[0].prompt for conversation in measured}
+    spare = (c for attempt in range(_ATTEMPTS) for c in make(workload, medium, f"warmup {attempt}", salt))
+    warmup: list[Conversation] = []
+    for conversation in spare:
+        if len(warmup) == workload.warmup_requests:
+            break
+        if conversation.turns[0].prompt not in taken:
+            warmup.append(Conversation(conversation.turns[:1]))
+    if len(warmup) < workload.warmup_requests:
+        raise ConfigError(
+            f"workload.input_len={workload.input_len} leaves no other prompts for "
+            f"workload.warmup_requests={workload.warmup_requests}; use longer prompts or workload.warmup_requests=0"
+        )
+    return Plan(tuple(warmup), measured)
+
+
+_ATTEMPTS = 100
+
+
+def _random(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
+    for index in range(workload.num_requests):
+        input_len, output_len = _lengths(workload, place, index)
+        prompt = _content(Draw(workload.seed, salt, place, index), medium, input_len)
+        yield Conversation((Turn(prompt, output_len),), medium.shared(0))
+
+
+def _shared_prefix(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
+    count = workload.num_prefixes
+    prefixes = [
+        _content(Draw(workload.seed, salt, place, "prefix", number), medium, workload.prefix_len)
+        for number in range(count)
+    ]
+    for index in range(workload.num_requests):
+        input_len, output_len = _lengths(workload, place, index)
+        # Each round uses every prefix once, starting at another one, so that no request always follows the same.
+        shift = Draw(workload.seed, place, "shift", index // count).below(count)
+        rest = _content(Draw(workload.seed, salt, place, index), medium, input_len)
+        prompt = _joined(prefixes[(index + shift) % count], rest)
+        yield Conversation((Turn(prompt, output_len),), medium.shared(workload.prefix_len))
+
+
+def _chat(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
+    systems = [
+        _system(Draw(workload.seed, salt, place, "system", number), medium, workload.prefix_len)
+        for number in range(workload.num_prefixes if workload.prefix_len else 0)
+    ]
+    for first in range(0, workload.num_requests, workload.turns):
+        turns = []
+        for index in range(first, min(first + workload.turns, workload.num_requests)):
+            input_len, output_len = _lengths(workload, place, index)
+            text = user_text(Draw(workload.seed, salt, place, index), medium.words(input_len))
+            turns.append(Turn(Prompt(messages=(Message("user", text),)), output_len))
+        if systems:
+            system = systems[first // workload.turns % len(systems)]
+            turns[0] = Turn(Prompt(messages=(system, *turns[0].prompt.messages)), turns[0].output_len)
+        yield Conversation(tuple(turns), medium.shared(workload.prefix_len))
+
+
+_KINDS: dict[str, Callable[[WorkloadConfig, Medium, str, str], Iterator[Conversation]]] = {
+    "random": _random,
+    "shared_prefix": _shared_prefix,
+    "chat": _chat,
+    # Long documents differ from random prompts in their lengths alone.
+    "long_prompt": _random,
+}
+
+
+def _lengths(workload: WorkloadConfig, place: str, index: int) -> tuple[int, int]:
+    """Prompt and answer length of one request; the salt leaves them alone."""
+    draw = Draw(workload.seed, place, "length", index)
+    return draw.length(workload.input_len, workload.range_ratio), draw.length(workload.output_len, workload.range_ratio)
+
+
+def _content(draw: Draw, medium: Medium, tokens: int) -> Prompt:
+    if medium.vocabulary is not None:
+        return Prompt(token_ids=medium.vocabulary.draw(draw, tokens))
+    return Prompt(messages=(Message("user", user_text(draw, medium.words(tokens))),))
+
+
+def _system(draw: Draw, medium: Medium, tokens: int) -> Message:
+    return Message("system", system_text(draw, medium.words(tokens)))
+
+
+def _joined(first: Prompt, second: Prompt) -> Prompt:
+    if second.token_ids:
+        return Prompt(token_ids=first.token_ids + second.token_ids)
+    return Prompt(messages=(Message("user", f"{first.transcript()}\n\n{second.transcript()}"),))
