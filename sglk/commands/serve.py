@@ -1,0 +1,28 @@
+"""`sglk serve`: start a model behind the OpenAI API."""
+
+from collections.abc import Sequence
+
+from sglk.commands.flags import common_flags
+from sglk.commands.help import command_help
+from sglk.config.compose import compose
+from sglk.config.schema import ServeConfig
+
+EXAMPLES = (
+    "sglk serve chip=cpu model=smollm2",
+    "sglk serve chip=cuda model=qwen7b runtime.max_running_requests=64",
+    "sglk serve model=/path/to/folder server.port=0",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM; returns 0 after an orderly end."""
+    flags = common_flags(arguments)
+    if flags.help:
+        command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES)
+        return 0
+    composed = compose("serve", flags.arguments, flags.config_dir)
+    # After the configuration is known to be good: this imports torch.
+    from sglk.server.serve import serve
+
+    serve(composed.config, composed.profile_path)
+    return 0

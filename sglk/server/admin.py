@@ -1,0 +1,52 @@
+"""Routes that change the running server: runtime parameters and the prefix cache."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from sglk.errors import RequestError
+from sglk.server.body import read_object
+from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.runtime_change import changed_runtime
+
+router = APIRouter()
+
+
+@router.get("/admin/runtime")
+async def get_runtime(request: Request) -> dict[str, Any]:
+    """Return the runtime parameters in force and the KV capacity that they give."""
+    return _in_force(deployment_of(request))
+
+
+@router.post("/admin/runtime")
+async def set_runtime(request: Request, force: bool = False) -> dict[str, Any]:
+    """Change runtime parameters without loading the weights again; the body has the keys to change.
+
+    Scheduler and KV pool are rebuilt, so the prefix cache is empty afterwards. While requests are live the answer is
+    409, unless `force` aborts them.
+    """
+    deployment = deployment_of(request)
+    changes = await read_object(request)
+    async with deployment.changing:
+        runtime = changed_runtime(deployment.config, deployment.engine.runtime, changes)
+        await asyncio.to_thread(deployment.engine.reconfigure, runtime, force=force)
+        deployment.bridge.limit = deployment.open_limit
+    return _in_force(deployment)
+
+
+@router.get("/flush_cache")
+@router.post("/flush_cache")
+async def flush_cache(request: Request) -> Response:
+    """Empty the prefix cache; 409 while requests are live."""
+    if not await asyncio.to_thread(deployment_of(request).engine.flush_cache):
+        raise RequestError("requests are live; flush the cache when they are done", code="engine_busy", status=409)
+    return PlainTextResponse("cache flushed\n")
+
+
+def _in_force(deployment: Deployment) -> dict[str, Any]:
+    stats = deployment.engine.stats()
+    return {"runtime": asdict(deployment.engine.runtime), "kv_capacity_tokens": stats.kv_capacity_tokens}

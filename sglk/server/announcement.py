@@ -1,0 +1,59 @@
+"""What `sglk serve` says once it serves: to people, and in one line to a parent process."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import sglk
+from sglk.config.provenance import ProfileRecord
+from sglk.server.deployment import Deployment
+
+READY = "SGLK_READY"
+"""Begins the line for parent processes; a JSON object with `url`, `pid`, `model` and `version` follows."""
+
+
+def announcement(deployment: Deployment, url: str) -> Iterator[str]:
+    """Yield the lines for people."""
+    config, engine = deployment.config, deployment.engine
+    device = engine.device_info.get("name", config.backend.name)
+    capacity = engine.stats().kv_capacity_tokens
+    yield f"serving {deployment.model_name} on {config.chip.name} ({device}), KV cache for {capacity} tokens"
+    yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)
+    yield f"{url}  (API documentation: {url}/docs)"
+    yield f"try: {try_line(deployment, url)}"
+
+
+def ready_line(deployment: Deployment, url: str) -> str:
+    """Return the line for parent processes."""
+    facts = {"url": url, "pid": os.getpid(), "model": deployment.model_name, "version": sglk.__version__}
+    return f"{READY} {json.dumps(facts)}"
+
+
+def profile_line(profile: ProfileRecord | None, path: Path | None, chip: str, model: str) -> str:
+    """Say which tuned profile is in use and what it promises, or how to get one."""
+    if profile is None or path is None:
+        return f"no tuned profile in use; make one with: sglk tune chip={chip} model={model} workload=chat"
+    facts = [f"{profile.kind} {(profile.created or 'at an unknown time')[:10]}", *_gains(profile)]
+    return f"using profile {_shortest(path)} ({', '.join(facts)})"
+
+
+def _gains(profile: ProfileRecord) -> Iterator[str]:
+    for metric, gain in profile.gain.items():
+        ratio = gain.get("ratio") if isinstance(gain, dict) else None
+        if ratio is not None:
+            yield f"{metric} {100 * (ratio - 1):+.0f} % against the defaults"
+
+
+def _shortest(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def try_line(deployment: Deployment, url: str) -> str:
+    """Return a curl command that shows the model at work."""
+    key = " -H 'Authorization: Bearer KEY'" if deployment.config.server.api_key else ""
+    route, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16}
+    if deployment.can_chat:
+        question = "What is the capital of France? Answer in one sentence."
+        route, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
+    return f"curl -s {url}{route}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"

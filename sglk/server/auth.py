@@ -1,0 +1,49 @@
+"""Bearer keys: one for the API, one for the routes that change the server."""
+
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sglk.errors import RequestError
+from sglk.server.errors import error_response
+
+OPEN_ROUTES = frozenset({"/health", "/health_generate", "/metrics"})
+"""Probes and scrapers carry no keys."""
+
+ADMIN_ROUTES = ("/admin/", "/flush_cache")
+"""Prefixes of the routes that take the admin key."""
+
+
+class BearerAuth:
+    """ASGI middleware that refuses requests without the right `Authorization: Bearer` key (401)."""
+
+    def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None) -> None:
+        self.app = app
+        self._api_key = api_key
+        self._admin_key = admin_api_key or api_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on when its key fits."""
+        if scope["type"] == "http" and not self._admits(scope):
+            await error_response(_refusal(scope))(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _admits(self, scope: Scope) -> bool:
+        path = scope["path"]
+        if path in OPEN_ROUTES:
+            return True
+        key = self._admin_key if path.startswith(ADMIN_ROUTES) else self._api_key
+        return key is None or hmac.compare_digest(_given_key(scope), key.encode())
+
+
+def _given_key(scope: Scope) -> bytes:
+    authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, key = authorization.partition(b" ")
+    return bytes(key.strip()) if scheme.lower() == b"bearer" else b""
+
+
+def _refusal(scope: Scope) -> RequestError:
+    name = "server.admin_api_key or server.api_key" if scope["path"].startswith(ADMIN_ROUTES) else "server.api_key"
+    message = f"the API key is missing or wrong; send `Authorization: Bearer KEY` with the server's key ({name})"
+    return RequestError(message, code="invalid_api_key", status=401)

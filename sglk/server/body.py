@@ -1,0 +1,127 @@
+"""Request bodies: size limit, strict JSON, and messages that name the field and what it takes."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from sglk.errors import RequestError
+
+MAX_BODY_BYTES = 32 * 2**20
+"""Larger bodies get 413; a million tokens as a JSON list take about 7 MB."""
+
+_SHOWN_CHARACTERS = 60
+
+
+class Body(BaseModel):
+    """A JSON request body.
+
+    Types are strict ("10" and true are no numbers, 1.5 is no whole number), NaN and infinities are refused, null
+    means the default, and fields that the server does not know are ignored, as OpenAI's own API does. Each field's
+    description completes the sentence "`field` must be ...", in error messages and in the API documentation alike.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+async def read_body(request: Request, shape: type[BodyT]) -> BodyT:
+    """Return the body of `request` as a `shape`; raises RequestError for anything else."""
+    raw = await _read_limited(request)
+    if not raw.strip():
+        raise RequestError("the request body is empty; send a JSON object", code="empty_body")
+    try:
+        return shape.model_validate_json(raw)
+    except ValidationError as error:
+        raise _refusal(error, shape) from None
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """Return the body of `request` as a plain JSON object."""
+    return dict((await read_body(request, Body)).model_extra or {})
+
+
+def body_schema(shape: type[Body]) -> dict[str, Any]:
+    """Return the OpenAPI description of a route that takes a `shape`, for `openapi_extra`."""
+    schema = shape.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse features that the server lacks: fields named in `neutral`, unless null or one of the listed values.
+
+    Such a field must not be ignored in silence, since the answer would not be what was asked for.
+    """
+    for name, value in (body.model_extra or {}).items():
+        if name not in neutral or value is None:
+            continue
+        if not any(
+            value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in neutral[name]
+        ):
+            raise RequestError(
+                f"`{name}` is not supported by this server; leave it out", param=name, code="unsupported_parameter"
+            )
+
+
+async def _read_limited(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise _too_large()
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large() -> RequestError:
+    message = f"the request body is larger than {MAX_BODY_BYTES // 2**20} MiB; send a shorter prompt or fewer at once"
+    return RequestError(message, code="body_too_large", status=413)
+
+
+def _refusal(error: ValidationError, shape: type[Body]) -> RequestError:
+    details = error.errors(include_url=False)[0]
+    if details["type"] == "json_invalid":
+        reason = details["ctx"]["error"]
+        return RequestError(f"the request body is not valid JSON: {reason}", code="invalid_json")
+    if not details["loc"]:
+        return RequestError("the request body must be a JSON object", code="invalid_type")
+    names, description = _locate(details, shape)
+    param = ".".join(names)
+    if details["type"] == "missing":
+        return RequestError(f"`{param}` is missing; it must be {description}", param=param, code="missing_parameter")
+    given = json.dumps(details["input"], default=str)
+    if len(given) > _SHOWN_CHARACTERS:
+        given = f"{given[:_SHOWN_CHARACTERS]}..."
+    return RequestError(f"`{param}` must be {description}, got {given}", param=param, code="invalid_value")
+
+
+def _locate(details: ErrorDetails, shape: type[Body]) -> tuple[list[str], str]:
+    """Return the field names on the way to the error, without union tags, and the innermost field's description."""
+    names: list[str] = []
+    description = "valid"
+    model: type[BaseModel] | None = shape
+    for part in details["loc"]:
+        if model is None or part not in model.model_fields:
+            continue
+        field = model.model_fields[str(part)]
+        names.append(str(part))
+        description = field.description or description
+        model = next(_models_in(field.annotation), None)
+    return names or [str(details["loc"][0])], description
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -1,0 +1,72 @@
+"""From prompts and sampling fields to running engine requests."""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sglk.engine.messages import GenerateRequest
+from sglk.errors import RequestError
+from sglk.server.bridge import Generation
+from sglk.server.deployment import Deployment
+from sglk.server.sampling import SamplingFields, check_choices, for_choice, sampling_params
+
+LONG_TEXT_CHARACTERS = 16384
+"""Longer texts are tokenised in a thread, so that health probes and streams go on meanwhile."""
+
+TokenIds = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One prompt and what to do with it."""
+
+    prompt_ids: TokenIds
+    sampling: SamplingFields
+    max_new_tokens: int | None
+
+
+def new_id(prefix: str) -> str:
+    """Return a fresh request id such as `cmpl-0f3a...`."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+async def encode(deployment: Deployment, text: str, param: str, *, special: bool = True) -> TokenIds:
+    """Return the token ids of `text`; `special` adds the tokens that the model expects at a prompt's start.
+
+    An empty text is refused for every model alike, also where a start token alone would make a prompt of it.
+    """
+    if not text:
+        raise RequestError(f"`{param}` is empty; send at least one character", param=param, code="empty_prompt")
+    if len(text) <= LONG_TEXT_CHARACTERS:
+        return tuple(deployment.tokenizer.encode(text, add_special_tokens=special))
+    return tuple(await asyncio.to_thread(deployment.tokenizer.encode, text, add_special_tokens=special))
+
+
+def check_count(deployment: Deployment, prompts: Sequence[object], param: str) -> None:
+    """Raise RequestError unless `prompts` has at least one entry and no more than the server takes."""
+    limit = deployment.config.server.max_choices
+    if not prompts:
+        raise RequestError(f"`{param}` is empty; send at least one prompt", param=param, code="empty_prompt")
+    if len(prompts) > limit:
+        message = f"`{param}` has {len(prompts)} prompts, the server takes at most {limit} at once (server.max_choices)"
+        raise RequestError(message, param=param)
+
+
+def open_choices(deployment: Deployment, prompts: Iterable[Wanted], *, request_id: str, param: str) -> Generation:
+    """Start `n` answers per prompt, those of one prompt next to each other.
+
+    `param` is the name of the request field that holds the prompt; raises RequestError as the engine does.
+    """
+    requests: list[GenerateRequest] = []
+    for wanted in prompts:
+        params = sampling_params(wanted.sampling, wanted.max_new_tokens)
+        for _ in range(check_choices(wanted.sampling.n, deployment.config.server.max_choices)):
+            index = len(requests)
+            requests.append(GenerateRequest(f"{request_id}-{index}", wanted.prompt_ids, for_choice(params, index)))
+    try:
+        return deployment.bridge.open(requests)
+    except RequestError as error:
+        if error.param == "prompt":
+            error.param = param
+        raise

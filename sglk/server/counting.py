@@ -1,0 +1,91 @@
+"""Request counters that leave nobody out: received = completed + refused + aborted + failed + in flight.
+
+Counted here, around everything else, because a refusal may come before any route is entered (keys, size, JSON).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sglk.server.errors import CLIENT_CLOSED_REQUEST
+from sglk.server.latency import LABELS
+
+Outcome = Literal["completed", "refused", "aborted", "failed"]
+
+GENERATION_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/generate"})
+
+_SCOPE_KEY = "sglk.request_record"
+
+
+class RequestCounters:
+    """Counters of HTTP generation requests; label values come from the configuration alone, never from a request."""
+
+    def __init__(self, registry: CollectorRegistry, model: str, group: str) -> None:
+        received = Counter("sglk_requests_received", "Generation requests received.", LABELS, registry=registry)
+        in_flight = Gauge("sglk_requests_in_flight", "Generation requests not answered yet.", LABELS, registry=registry)
+        self.received = received.labels(model, group)
+        self.in_flight = in_flight.labels(model, group)
+        finished = {
+            "completed": "Requests answered in full.",
+            "refused": "Requests answered with a 4xx status: invalid, unauthorised or too many.",
+            "aborted": "Requests whose client left, or that were cut off by a shutdown.",
+            "failed": "Requests that the server failed to answer.",
+        }
+        self.outcomes = {
+            outcome: Counter(f"sglk_requests_{outcome}", finished[outcome], LABELS, registry=registry).labels(
+                model, group
+            )
+            for outcome in get_args(Outcome)
+        }
+
+
+@dataclass(slots=True)
+class _Record:
+    status: int | None = None
+    outcome: Outcome | None = None
+
+    def conclude(self) -> Outcome:
+        if self.outcome is not None:
+            return self.outcome
+        if self.status is None or self.status >= 500:
+            return "failed"
+        if self.status == CLIENT_CLOSED_REQUEST:
+            return "aborted"
+        return "refused" if self.status >= 400 else "completed"
+
+
+def set_outcome(scope: Scope, outcome: Outcome) -> None:
+    """State how a request ended where its status cannot tell, as in a stream that began with 200."""
+    record = scope.get(_SCOPE_KEY)
+    if record is not None:
+        record.outcome = outcome
+
+
+class CountRequests:
+    """ASGI middleware that counts generation requests and how they end."""
+
+    def __init__(self, app: ASGIApp, counters: RequestCounters) -> None:
+        self.app = app
+        self._counters = counters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the request if it is one for the engine."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in GENERATION_ROUTES:
+            await self.app(scope, receive, send)
+            return
+        record = scope[_SCOPE_KEY] = _Record()
+
+        async def noting_status(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+            await send(message)
+
+        self._counters.received.inc()
+        self._counters.in_flight.inc()
+        try:
+            await self.app(scope, receive, noting_status)
+        finally:
+            self._counters.in_flight.dec()
+            self._counters.outcomes[record.conclude()].inc()

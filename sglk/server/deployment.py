@@ -1,0 +1,90 @@
+"""What is being served: the one object that the routes share."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+
+from sglk.config.schema import ServeConfig
+from sglk.errors import RequestError
+from sglk.server.bridge import EngineBridge
+from sglk.server.counting import RequestCounters
+from sglk.server.latency import LatencyMetrics
+from sglk.server.metrics import EngineCollector
+
+if TYPE_CHECKING:
+    from sglk.engine.engine import Engine
+    from sglk.models.chat import ChatTemplate
+    from sglk.models.tokenizer import Tokenizer
+
+DEFAULT_GROUP = "default"
+"""Name of the only device group, until several are served."""
+
+
+@dataclass
+class Deployment:
+    """One model behind one HTTP entry.
+
+    Routes reach the engine through `bridge` alone to generate; a router over several engines can stand in its place.
+    """
+
+    config: ServeConfig
+    engine: "Engine"
+    tokenizer: "Tokenizer"
+    chat_template: "ChatTemplate"
+    profile_path: Path | None = None
+    """File of the tuned profile in use."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    """Set once the server is shutting down; readiness then fails."""
+
+    def __post_init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.counters = RequestCounters(self.registry, self.model_name, DEFAULT_GROUP)
+        self.latency = LatencyMetrics(self.registry, self.model_name, DEFAULT_GROUP)
+        self.registry.register(EngineCollector(self.engine, self.model_name, DEFAULT_GROUP))
+        self.bridge = EngineBridge(self.engine, self.open_limit, self.latency)
+        self.changing = asyncio.Lock()
+        """Held while runtime parameters change."""
+
+    @property
+    def open_limit(self) -> int:
+        """Most requests that may be open: those that can run at once, and those that may wait."""
+        return self.engine.runtime.max_running_requests + self.config.server.max_queued_requests
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether there is a chat template."""
+        return bool(self.config.server.chat_template or self.tokenizer.chat_template)
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self.engine.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to one less."""
+        return self.engine.vocab_size
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model in the API."""
+        return self.config.server.served_model_name or self.config.model.name
+
+    def check_model(self, name: str | None) -> None:
+        """Raise RequestError (404) unless `name` is the served model; null stands for it."""
+        if name is not None and name != self.model_name:
+            message = f"unknown model {name!r}; this server has {self.model_name!r}"
+            raise RequestError(message, param="model", code="model_not_found", status=404)
+
+
+def deployment_of(request: Request) -> Deployment:
+    """Return the deployment that the app of `request` serves."""
+    deployment = request.app.state.deployment
+    assert isinstance(deployment, Deployment)
+    return deployment

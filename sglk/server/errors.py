@@ -1,0 +1,87 @@
+"""OpenAI's error body for every failure of every route."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from sglk.errors import RequestError, SglkError
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 1
+"""What a refused client is told to wait: queues of this engine move every step, so the shortest legal value."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that left; nobody receives it."""
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "service_unavailable"}
+
+
+def error_body(
+    message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return `{"error": {"message", "type", "param", "code"}}`."""
+    fallback = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": _TYPES.get(status, fallback), "param": param, "code": code}}
+
+
+def error_response(error: RequestError) -> JSONResponse:
+    """Return the HTTP form of `error`, with the headers that its status asks for."""
+    headers = {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status in (429, 503):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    body = error_body(str(error), status=error.status, param=error.param, code=error.code)
+    return JSONResponse(body, status_code=error.status, headers=headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Make `app` answer every exception with an OpenAI error body."""
+    app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(SglkError, _setting_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _request_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def _setting_error(_: Request, error: Exception) -> Response:
+    return JSONResponse(error_body(str(error), code="invalid_configuration"), status_code=400)
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    return JSONResponse(error_body(f"`{param}`: {first['msg'].lower()}", param=param), status_code=400)
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = str(error.detail).lower()
+    if error.status_code == 404:
+        message = f"no route `{request.url.path}`; see /docs for the routes of this server"
+    if error.status_code == 405:
+        message = f"`{request.url.path}` does not take {request.method}; see /docs for the routes of this server"
+    return JSONResponse(error_body(message, status=error.status_code), error.status_code, headers=error.headers)
+
+
+async def _client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed: %s", request.method, request.url.path, error)
+    message = f"internal error ({type(error).__name__}); the server's log has the details"
+    return JSONResponse(error_body(message, status=500, code="internal_error"), status_code=500)

@@ -1,0 +1,99 @@
+"""The process around the application: signals, orderly shutdown, and the moment from which it serves."""
+
+import asyncio
+import errno
+import logging
+import math
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sglk.errors import ConfigError
+from sglk.server.deployment import Deployment
+from sglk.server.port import port_taken
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 75
+"""Longer than the pools of usual clients keep a connection, so that the client and not the server closes it."""
+
+FLUSH_S = 5
+"""After `server.shutdown_timeout_s` requests are aborted; this is for their last words to reach the clients."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class HttpServer(uvicorn.Server):
+    """Serves a deployment on a bound socket until SIGINT or SIGTERM.
+
+    The first signal stops accepting and lets running requests finish for `server.shutdown_timeout_s`, then aborts
+    them; a second one ends them at once. Either way `run_until_stopped` returns normally.
+    """
+
+    def __init__(self, app: ASGIApp, deployment: Deployment, on_ready: Callable[[], None]) -> None:
+        self._deployment = deployment
+        self._on_ready = on_ready
+        self._drain_s = deployment.config.server.shutdown_timeout_s
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=math.ceil(self._drain_s) + FLUSH_S,
+            )
+        )
+
+    def run_until_stopped(self, listener: socket.socket) -> None:
+        """Serve on `listener`; shuts the engine down on the way out."""
+        asyncio.run(self._serve_and_shut_down(listener))
+
+    async def _serve_and_shut_down(self, listener: socket.socket) -> None:
+        try:
+            await self.serve([listener])
+        except OSError as error:
+            # Two servers that started at once both bound the port; only the first one can listen on it.
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise ConfigError(port_taken(self._deployment.config.server.port)) from error
+        finally:
+            # While the loop still runs: the engine's last messages need it.
+            await asyncio.to_thread(self._deployment.engine.shutdown, 0.0)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then tell."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM as orders to stop; uvicorn itself would die of them again at the end."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        bridge = self._deployment.bridge
+        if self._deployment.draining:
+            logger.info("second signal: stopping now, %d requests are cut off", bridge.open_requests)
+            bridge.abort_all()
+            self.force_exit = True
+            return
+        logger.info("shutting down: %d requests have %g s to finish", bridge.open_requests, self._drain_s)
+        self._deployment.draining = True
+        self.should_exit = True
+        asyncio.get_running_loop().call_later(self._drain_s, bridge.abort_all)

@@ -1,0 +1,147 @@
+"""`POST /generate`: SGLang's native route."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from sglk.engine.messages import Finish
+from sglk.errors import RequestError
+from sglk.server.answers import Answer, collect, raise_if_failed
+from sglk.server.body import body_schema, read_body, refuse_unsupported
+from sglk.server.bridge import Generation
+from sglk.server.choices import TokenIds, Wanted, check_count, encode, new_id, open_choices
+from sglk.server.counting import set_outcome
+from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.errors import error_body
+from sglk.server.native_schema import NEUTRAL, GenerateBody, NativeSampling
+from sglk.server.sampling import NEUTRAL as SAMPLING_NEUTRAL
+from sglk.server.streaming import DONE, EventStream, event, unless_client_leaves
+
+DEFAULT_MAX_NEW_TOKENS = 128
+"""SGLang's own default for this route."""
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a body asks for."""
+
+    wanted: list[Wanted]
+    param: str
+    """The field that holds the prompts."""
+    names: list[str]
+    """What the client calls each answer: `rid`, or a fresh id."""
+    single: bool
+    """Whether the response is one object instead of a list."""
+
+
+@router.post("/generate", openapi_extra=body_schema(GenerateBody))
+async def generate(request: Request) -> Response:
+    """Continue one prompt or a batch (SGLang)."""
+    deployment = deployment_of(request)
+    body = await read_body(request, GenerateBody)
+    refuse_unsupported(body, NEUTRAL)
+    request_id = new_id("gen")
+    batch = await _read_batch(deployment, body, request_id)
+    generation = open_choices(deployment, batch.wanted, request_id=request_id, param=batch.param)
+    if body.stream:
+        return EventStream(_events(generation, batch, request.scope), generation)
+    with generation:
+        answers = await unless_client_leaves(request.receive, collect(generation))
+    results = [_result(generation, index, name, answers[index]) for index, name in enumerate(batch.names)]
+    return JSONResponse(results[0] if batch.single else results)
+
+
+async def _events(generation: Generation, batch: _Batch, scope: Scope) -> AsyncIterator[bytes]:
+    """Yield cumulative results, all that one engine step brought in one piece."""
+    answers = [Answer() for _ in batch.names]
+    try:
+        async for outputs in generation.batches():
+            chunks = []
+            for index, output in outputs:
+                answers[index].add(output)
+                raise_if_failed(output.finish)
+                result = _result(generation, index, batch.names[index], answers[index])
+                chunks.append(event(result if batch.single else {**result, "index": index}))
+            yield b"".join(chunks)
+    except RequestError as error:
+        set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
+        yield event(error_body(str(error), status=error.status, code=error.code))
+    yield DONE
+
+
+def _result(generation: Generation, index: int, name: str, answer: Answer) -> dict[str, Any]:
+    meta = {
+        "id": name,
+        "finish_reason": _finish_reason(answer.finish, answer.completion_tokens),
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "cached_tokens": answer.cached_tokens,
+        "e2e_latency": generation.clocks[index].e2e_s,
+    }
+    return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
+
+
+def _finish_reason(finish: Finish | None, tokens: int) -> dict[str, Any] | None:
+    if finish is None:
+        return None
+    if finish.reason == "length":
+        return {"type": "length", "length": tokens}
+    return {"type": finish.reason, "matched": finish.matched}
+
+
+async def _read_batch(deployment: Deployment, body: GenerateBody, request_id: str) -> _Batch:
+    if (body.text is None) == (body.input_ids is None):
+        raise RequestError("give either `text` or `input_ids`", param="text", code="missing_parameter")
+    param = "input_ids" if body.text is None else "text"
+    prompts, listed = await _prompts(deployment, body.input_ids if body.text is None else body.text, param)
+    sampling = _per_prompt(body.sampling_params, NativeSampling(), len(prompts), "sampling_params")
+    for fields in sampling:
+        refuse_unsupported(fields, SAMPLING_NEUTRAL)
+    n = sampling[0].n or 1
+    if any((fields.n or 1) != n for fields in sampling):
+        raise RequestError("`sampling_params.n` must be the same for all prompts of a batch", param="sampling_params.n")
+    wanted = [Wanted(prompt, fields, _limit(fields)) for prompt, fields in zip(prompts, sampling, strict=True)]
+    rids = _per_prompt(body.rid, None, len(prompts), "rid")
+    names = [_name(rids[index // n], request_id, index, n) for index in range(len(prompts) * n)]
+    return _Batch(wanted, param, names, single=not listed and n == 1)
+
+
+def _limit(fields: NativeSampling) -> int:
+    return DEFAULT_MAX_NEW_TOKENS if fields.max_new_tokens is None else fields.max_new_tokens
+
+
+def _name(rid: str | None, request_id: str, index: int, n: int) -> str:
+    if rid is None:
+        return f"{request_id}-{index}"
+    return rid if n == 1 else f"{rid}-{index % n}"
+
+
+def _per_prompt(given: T | list[T] | None, default: D, count: int, param: str) -> Sequence[T | D]:
+    if not isinstance(given, list):
+        return [default if given is None else given] * count
+    if len(given) != count:
+        message = f"`{param}` has {len(given)} entries for {count} prompts; give one, or one per prompt"
+        raise RequestError(message, param=param)
+    return given
+
+
+async def _prompts(deployment: Deployment, given: Any, param: str) -> tuple[list[TokenIds], bool]:
+    """Return the prompts and whether they came as a list."""
+    if isinstance(given, str):
+        return [await encode(deployment, given, param)], False
+    if given and isinstance(given[0], int):
+        return [tuple(given)], False
+    check_count(deployment, given, param)
+    if isinstance(given[0], str):
+        return [await encode(deployment, text, param) for text in given], True
+    return [tuple(ids) for ids in given], True

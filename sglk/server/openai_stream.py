@@ -1,0 +1,63 @@
+"""Server-sent chunks of the two OpenAI routes, built without a model object per token."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.types import Scope
+
+from sglk.engine.messages import Output
+from sglk.errors import RequestError
+from sglk.server.answers import Answer, raise_if_failed, usage
+from sglk.server.bridge import Generation
+from sglk.server.counting import set_outcome
+from sglk.server.errors import error_body
+from sglk.server.streaming import DONE, dump, event
+
+
+class OpenAIStream(ABC):
+    """One streamed response: `head` (id, object, created, model) is common to all of its chunks."""
+
+    def __init__(self, head: Mapping[str, Any], generation: Generation, n: int, include_usage: bool) -> None:
+        self._head = f"data: {dump(head)[:-1]}"
+        self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        self._generation = generation
+        self._n = n
+        self._include_usage = include_usage
+        self._answers = [Answer() for _ in generation.request_ids]
+
+    @abstractmethod
+    def chunk(self, index: int, text: str, finish_reason: str | None) -> str:
+        """Return the JSON of `choices` for news of answer number `index`."""
+
+    def lead(self, index: int) -> str | None:
+        """Return the JSON of `choices` that precedes the first news of an answer, if any."""
+        return None
+
+    async def events(self, scope: Scope) -> AsyncIterator[bytes]:
+        """Yield the chunks, all that one engine step brought in one piece."""
+        try:
+            async for batch in self._generation.batches():
+                lines = [line for index, output in batch for line in self._lines(index, output)]
+                if lines:
+                    yield "".join(lines).encode()
+                for _, output in batch:
+                    raise_if_failed(output.finish)
+        except RequestError as error:
+            set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
+            yield event(error_body(str(error), status=error.status, code=error.code)) + DONE
+            return
+        if self._include_usage:
+            totals = dump(usage(self._answers, self._n))
+            yield f'{self._head},"choices":[],"usage":{totals}}}\n\n'.encode()
+        yield DONE
+
+    def _lines(self, index: int, output: Output) -> list[str]:
+        answer = self._answers[index]
+        choices: list[str | None] = [self.lead(index)] if answer.untouched else []
+        answer.count(output)
+        if output.text:
+            choices.append(self.chunk(index, output.text, None))
+        if answer.finish_reason is not None:
+            choices.append(self.chunk(index, "", answer.finish_reason))
+        return [f'{self._head},"choices":{each}{self._tail}' for each in choices if each is not None]

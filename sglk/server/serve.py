@@ -1,0 +1,90 @@
+"""One deployment from configuration to a served port."""
+
+import logging
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from sglk.config.schema import ServeConfig
+from sglk.engine.engine import Engine
+from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
+from sglk.errors import ConfigError, RunError
+from sglk.models.chat import load_chat_template
+from sglk.server.announcement import announcement, ready_line
+from sglk.server.app import create_app
+from sglk.server.deployment import Deployment
+from sglk.server.http_server import HttpServer
+from sglk.server.port import bind, url_of
+
+WARM_UP_TIMEOUT_S = 600.0
+"""A first step may compile kernels."""
+
+
+def serve(config: ServeConfig, profile_path: Path | None) -> None:
+    """Serve `config` until a signal ends it; `profile_path` is the file of the profile in use.
+
+    The port is taken first and opens last: a conflict shows before weights are loaded, and whoever can connect gets
+    answers.
+    """
+    _check_supported(config)
+    _set_up_logging(config.server.log_level)
+    with closing(bind(config.server.host, config.server.port)) as listener:
+        deployment = load_deployment(config, profile_path)
+        url = url_of(listener)
+
+        def announce() -> None:
+            for line in announcement(deployment, url):
+                print(line)
+            if not sys.stdout.isatty():
+                print(ready_line(deployment, url))
+            sys.stdout.flush()
+
+        HttpServer(create_app(deployment), deployment, announce).run_until_stopped(listener)
+
+
+def load_deployment(config: ServeConfig, profile_path: Path | None = None) -> Deployment:
+    """Load model and chat template, start the engine and see it generate a token."""
+    engine = Engine.from_config(config)
+    template = load_chat_template(engine.tokenizer, config.server.chat_template)
+    engine.start()
+    try:
+        warm_up(engine)
+    except BaseException:
+        engine.shutdown(0.0)
+        raise
+    return Deployment(config, engine, engine.tokenizer, template, profile_path)
+
+
+def warm_up(engine: Engine) -> None:
+    """Generate one token; raises RunError when the engine cannot."""
+    finished = threading.Event()
+    ends: list[Finish] = []
+
+    def on_output(output: Output) -> None:
+        if output.finish is not None:
+            ends.append(output.finish)
+            finished.set()
+
+    sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+    engine.submit(GenerateRequest("warm-up", (0,), sampling), on_output)
+    if not finished.wait(WARM_UP_TIMEOUT_S):
+        raise RunError(f"the engine made no token within {WARM_UP_TIMEOUT_S:g} s; look for a stuck device")
+    if ends[0].reason != "length":
+        raise RunError(f"the engine cannot generate: {ends[0].message or ends[0].reason}")
+
+
+def _check_supported(config: ServeConfig) -> None:
+    if config.engine.name != "native":
+        raise ConfigError(f"engine {config.engine.name!r} cannot be served yet; choose engine=native")
+    devices = [device for group in config.groups for device in group.devices]
+    if len(devices) > 1:
+        raise ConfigError(
+            f"{len(devices)} devices are configured ({', '.join(devices)}); this version serves one, name one in groups"
+        )
+
+
+def _set_up_logging(level: str) -> None:
+    number = logging.DEBUG if level == "trace" else logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("sglk").setLevel(number)

@@ -1,0 +1,73 @@
+"""Server-sent events and what happens when the client leaves before the answer is complete."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def dump(value: Any) -> str:
+    """Return `value` as compact strict JSON."""
+    return _encode(value)
+
+
+def event(value: Any) -> bytes:
+    """Return `value` as one server-sent event."""
+    return f"data: {_encode(value)}\n\n".encode()
+
+
+async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; when the client disconnects first, cancel it and raise ClientDisconnect.
+
+    The request body must have been read: from then on the server's `receive` only reports the disconnect.
+    """
+    worker = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not worker.done():
+            raise ClientDisconnect
+        return worker.result()
+    finally:
+        worker.cancel()
+        watcher.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends `events` as they come and closes `source` at the end, however it comes about."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], source: AbstractContextManager[Any]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the events end or the client leaves."""
+        with self._source:
+            await unless_client_leaves(receive, self._stream(send))
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self._events:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
