@@ -1,11 +1,7 @@
 """sglk: deploy and tune LLM inference on any chip, by configuration."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from sglk.engine.llm import LLM as LLM
-    from sglk.engine.messages import SamplingParams as SamplingParams
+from typing import Any
 
 __version__ = "0.1.0"
 
