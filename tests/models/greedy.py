@@ -78,7 +78,7 @@ def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int)
 
 
 class Stepper:
-    """Requests on one runner, advanced by the test a chunk or a token at a time; pages are handed out in a scattered order."""
+    """Requests on one runner, advanced a chunk or a token at a time; their pages lie scattered in the pool."""
 
     def __init__(self, runner: ModelRunner, page_size: int, num_pages: int) -> None:
         runner.allocate_kv(num_pages, page_size)

@@ -1,0 +1,82 @@
+"""Attention over a paged KV pool, prefill and decode rows apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from sglk.attention.base import AttentionBackend, AttentionStep
+from sglk.backends import reference
+from sglk.backends.base import DeviceBackend
+from sglk.backends.constraints import Trait
+from sglk.backends.dtypes import dtype_name
+from sglk.backends.rows import IntArray, PagedRows
+from sglk.cache.kv import KVPool
+
+
+class PagedAttention(AttentionBackend):
+    """Runs the backend's attention ops over `pool`. Letters as in the base class; also B rows, P pages of a row."""
+
+    def __init__(self, backend: DeviceBackend, pool: KVPool, num_heads: int, dtype: torch.dtype) -> None:
+        layout = pool.layout
+        pool_traits: dict[str, Trait] = {
+            "head_dim": layout.head_dim,
+            "kv_heads": layout.num_kv_heads,
+            "kv_dtype": dtype_name(layout.dtype),
+            "dtype": dtype_name(dtype),
+            "page_size": pool.page_size,
+        }
+        self._store = backend.ops.select(reference.store_kv, **pool_traits)
+        self._prefill = backend.ops.select(reference.attention_prefill, heads=num_heads, **pool_traits)
+        self._decode = backend.ops.select(reference.attention_decode, heads=num_heads, **pool_traits)
+        self._device = backend.device
+        self._pool = pool
+        self._scale = layout.head_dim**-0.5
+        self._num_prefill_tokens = 0
+
+    def plan(self, step: AttentionStep) -> None:
+        """Lay the rows out as arrays and find the slots that the new tokens go to."""
+        query_lens_B, kv_lens_B = step.query_lens, step.kv_lens
+        table_BP = page_table(step.pages, kv_lens_B, self._pool.page_size)
+        split = step.num_prefills
+        self._prefill_rows = self._rows(query_lens_B[:split], kv_lens_B[:split], table_BP[:split])
+        self._decode_rows = self._rows(query_lens_B[split:], kv_lens_B[split:], table_BP[split:])
+        self._num_prefill_tokens = int(query_lens_B[:split].sum())
+        slots_T = new_slots(query_lens_B, kv_lens_B, table_BP, self._pool.page_size)
+        self._slots_T = torch.from_numpy(slots_T).to(self._device)
+
+    def forward(self, layer_id: int, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor) -> torch.Tensor:
+        """Store first, so that every token sees itself; then attend."""
+        keys, values = self._pool.keys[layer_id], self._pool.values[layer_id]
+        self._store(k_TKD, v_TKD, keys, values, self._slots_T)
+        if not len(self._decode_rows):
+            return self._prefill(q_THD, keys, values, self._prefill_rows, self._scale)
+        if not len(self._prefill_rows):
+            return self._decode(q_THD, keys, values, self._decode_rows, self._scale)
+        split = self._num_prefill_tokens
+        prefilled_THD = self._prefill(q_THD[:split], keys, values, self._prefill_rows, self._scale)
+        decoded_THD = self._decode(q_THD[split:], keys, values, self._decode_rows, self._scale)
+        return torch.cat((prefilled_THD, decoded_THD))
+
+    def _rows(self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray) -> PagedRows:
+        return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device)
+
+
+def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: int) -> IntArray:
+    """Return the pages that hold each row's tokens as one array [B, P], rows padded with their first page."""
+    needed_B = -(-kv_lens_B // page_size)
+    table_BP = np.empty((len(pages), int(needed_B.max(initial=0))), np.int64)
+    for row, (owned, needed) in enumerate(zip(pages, needed_B.tolist(), strict=True)):
+        table_BP[row, :needed] = owned[:needed]
+        table_BP[row, needed:] = owned[0]
+    return table_BP
+
+
+def new_slots(query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, page_size: int) -> IntArray:
+    """Return the slots of the tokens that the step computes, all rows in order [T]."""
+    rows_T = np.repeat(np.arange(len(query_lens_B)), query_lens_B)
+    ends_B = np.cumsum(query_lens_B)
+    # The last query of a row is its last token, so a query's position counts back from the end of the row.
+    positions_T = np.arange(len(rows_T)) - ends_B[rows_T] + kv_lens_B[rows_T]
+    slots_T: IntArray = table_BP[rows_T, positions_T // page_size] * page_size + positions_T % page_size
+    return slots_T

@@ -1,0 +1,51 @@
+"""The paged KV pool: where the keys and values of past tokens live on the device."""
+
+from dataclasses import dataclass
+
+import torch
+
+from sglk.backends.base import DeviceBackend
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """What one token leaves in the pool."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """2 (key and value) x layers x key/value heads x head width x bytes per element."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class KVPool:
+    """Keys and values of `num_pages` pages of `page_size` tokens, one pair of tensors per layer.
+
+    Letters: S = num_pages * page_size slots, K key/value heads, D head width. Pages lie one after another, so token
+    `offset` of a page is in slot `page * page_size + offset`. The memory is not cleared: a slot that nobody wrote may
+    hold anything, NaN included, and attention ops must not read past a row's end.
+    """
+
+    def __init__(self, backend: DeviceBackend, layout: KVLayout, num_pages: int, page_size: int) -> None:
+        self.layout = layout
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self._backend = backend
+        shape_SKD = (num_pages * page_size, layout.num_kv_heads, layout.head_dim)
+        self.keys = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
+        self.values = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory that the pool holds, in bytes."""
+        return self.num_pages * self.page_size * self.layout.bytes_per_token
+
+    def free(self) -> None:
+        """Give the memory back; the pool must not be used afterwards."""
+        for tensor in (*self.keys, *self.values):
+            self._backend.free(tensor)
+        self.keys, self.values = [], []

@@ -1,0 +1,100 @@
+"""How many KV tokens a device has room for, beside the weights."""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from sglk.config.schema import RuntimeConfig
+from sglk.errors import CapacityError
+
+logger = logging.getLogger(__name__)
+
+GIB = 2**30
+
+HOST_SHARE = 0.5
+"""Part of main memory that a device without memory of its own plans with; the rest belongs to everything else."""
+
+
+@dataclass(frozen=True)
+class KVNeed:
+    """What is to be placed, in bytes and tokens."""
+
+    weights_bytes: int
+    bytes_per_token: int
+    context_length: int
+
+
+@dataclass(frozen=True)
+class DeviceRoom:
+    """Where it is to be placed, in bytes."""
+
+    total: int
+    free: int
+    """Now free for a pool; the weights are already in place."""
+    host_memory: bool
+    """Main memory, shared with everything else on the machine."""
+
+
+def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> int:
+    """Return the size of the KV pool in tokens.
+
+    `max_total_tokens` as given, if it fits; else what `mem_fraction_static` of the device leaves after the weights.
+    In main memory the pool is moreover kept to what is free and to what the window can fill, `max_running_requests`
+    requests of full context: more would only keep old prefixes while other programs starve.
+    Raises CapacityError when the weights do not fit or not one page is left.
+    """
+    device = _planned_bytes(room, runtime)
+    if runtime.max_total_tokens is not None:
+        return _requested_tokens(need, device, runtime.max_total_tokens, runtime.page_size)
+    tokens = int(runtime.mem_fraction_static * device - need.weights_bytes) // need.bytes_per_token
+    if tokens < runtime.page_size:
+        raise CapacityError(_too_small(need, device, runtime))
+    if room.host_memory:
+        tokens = min(tokens, room.free // need.bytes_per_token, runtime.max_running_requests * need.context_length)
+    if tokens < runtime.page_size:
+        raise CapacityError(
+            f"only {room.free} bytes of main memory are free, too few for a KV pool; end other programs"
+        )
+    if tokens < need.context_length:
+        logger.warning(
+            "the KV pool holds %d tokens, less than one request of full context (%d); "
+            "raise runtime.mem_fraction_static or lower runtime.context_length",
+            tokens,
+            need.context_length,
+        )
+    return tokens
+
+
+def _planned_bytes(room: DeviceRoom, runtime: RuntimeConfig) -> int:
+    if runtime.device_memory_gib is not None:
+        return int(runtime.device_memory_gib * GIB)
+    return int(room.total * HOST_SHARE) if room.host_memory else room.total
+
+
+def _requested_tokens(need: KVNeed, device: int, tokens: int, page_size: int) -> int:
+    if tokens < page_size:
+        raise CapacityError(f"runtime.max_total_tokens={tokens} is less than one page; give at least {page_size}")
+    most = (device - need.weights_bytes) // need.bytes_per_token
+    if tokens > most:
+        raise CapacityError(
+            f"runtime.max_total_tokens={tokens} needs {tokens * need.bytes_per_token} bytes beside the weights' "
+            f"{need.weights_bytes}, the device has {device} bytes; lower it to {max(most, 0)} or less"
+        )
+    return tokens
+
+
+def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig) -> str:
+    fraction = runtime.mem_fraction_static
+    given = (
+        f"runtime.mem_fraction_static={fraction:g} of {device} bytes is {int(fraction * device)} bytes, "
+        f"the weights take {need.weights_bytes}, a page of {runtime.page_size} KV tokens "
+        f"{runtime.page_size * need.bytes_per_token}"
+    )
+    full = need.weights_bytes + need.context_length * need.bytes_per_token
+    smallest = math.ceil(full / device * 1000) / 1000
+    if smallest <= 1:
+        return f"{given}; raise it to {smallest:g} or more, which leaves one request of {need.context_length} tokens"
+    return (
+        f"{given}; no fraction is enough for one request of {need.context_length} tokens ({full} bytes with the "
+        "weights); raise runtime.mem_fraction_static and lower runtime.context_length, or use a larger device"
+    )

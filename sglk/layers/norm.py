@@ -1,0 +1,24 @@
+"""Root mean square normalisation. Letters: T tokens, E width."""
+
+import torch
+
+from sglk.backends import reference
+from sglk.layers.weights import LayerContext
+
+
+class RMSNorm:
+    """Scales each token to unit root mean square, then by a learned weight."""
+
+    def __init__(self, context: LayerContext, name: str, size: int, eps: float) -> None:
+        self.weight = context.weight((f"{name}.weight", (size,)))
+        self.eps = eps
+        self._norm = context.op(reference.rms_norm, size=size)
+        self._add_norm = context.op(reference.add_rms_norm, size=size)
+
+    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
+        """Return the norm of `x_TE`."""
+        return self._norm(x_TE, self.weight.tensor, self.eps)
+
+    def add(self, x_TE: torch.Tensor, residual_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of x + residual, and the sum, which is the next residual; both arguments are used up."""
+        return self._add_norm(x_TE, residual_TE, self.weight.tensor, self.eps)

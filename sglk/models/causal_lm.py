@@ -1,0 +1,104 @@
+"""What every language model has: a forward pass to logits, and weights that are read strictly."""
+
+import logging
+import math
+from abc import ABC, abstractmethod
+
+import torch
+
+from sglk.attention.base import AttentionBackend
+from sglk.backends.base import DeviceBackend
+from sglk.errors import ModelLoadError
+from sglk.layers.weights import LayerContext, Shape, Weight
+from sglk.models.spec import ModelSpec
+from sglk.models.weights import WeightSource
+
+logger = logging.getLogger(__name__)
+
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class CausalLM(ABC):
+    """A decoder built from its spec; empty until `load_weights`. Letters: T tokens, B rows, V vocabulary."""
+
+    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
+        self.spec = spec
+        self.dtype = dtype
+        self.context = LayerContext(backend, dtype, [])
+
+    @abstractmethod
+    def forward(
+        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend, last_B: torch.Tensor
+    ) -> torch.Tensor:
+        """Return logits_BV of the tokens at indices `last_B`; `attention` has planned the step.
+
+        Without rows (B = 0) the step only fills the KV pool.
+        """
+
+    @property
+    def weights_bytes(self) -> int:
+        """Device memory of the weights, in bytes; known before they are loaded."""
+        return sum(math.prod(weight.shape) for weight in self.context.weights) * self.dtype.itemsize
+
+    def weight_shapes(self) -> dict[str, Shape]:
+        """Return the tensors that a checkpoint must have, by Hugging Face name."""
+        return {name: shape for weight in self.context.weights for name, shape in weight.parts}
+
+    def load_weights(self, source: WeightSource) -> None:
+        """Fill the model from `source`, one tensor at a time, converting to the compute dtype.
+
+        Raises ModelLoadError where a tensor is missing, has another shape, or is a bias that this architecture would
+        ignore; other tensors without a place are named in a warning.
+        """
+        names = frozenset(source.names())
+        wanted = self.weight_shapes()
+        if missing := [name for name in wanted if name not in names]:
+            raise ModelLoadError(f"{source}: {_count(missing)} missing: {_listed(missing)}; fetch the whole checkpoint")
+        self._check_extra(source, names - wanted.keys())
+        for weight in self.context.weights:
+            self._load(weight, source)
+        if HEAD in names and HEAD not in wanted:
+            self._compare_tied_head(source)
+
+    def _load(self, weight: Weight, source: WeightSource) -> None:
+        backend = self.context.backend
+        weight.tensor = backend.allocate(weight.shape, self.dtype)
+        start = 0
+        for name, shape in weight.parts:
+            tensor = source.get(name)
+            if tuple(tensor.shape) != shape:
+                raise ModelLoadError(
+                    f"{source}: tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}"
+                )
+            backend.copy(tensor, weight.tensor[start : start + shape[0]])
+            start += shape[0]
+
+    def _check_extra(self, source: WeightSource, extra: frozenset[str]) -> None:
+        weights = self.weight_shapes().keys()
+        ignored = sorted(name for name in extra if name != HEAD and not name.endswith("rotary_emb.inv_freq"))
+        biases = [
+            name for name in ignored if f"{name.removesuffix('bias')}weight" in weights and name.endswith(".bias")
+        ]
+        if biases:
+            raise ModelLoadError(
+                f"{source}: {_count(biases)} would be ignored by {self.spec.architecture}: {_listed(biases)}; "
+                "a model with these biases is not supported"
+            )
+        if ignored:
+            logger.warning("%s: %s without a place in the model: %s", source, _count(ignored), _listed(ignored))
+
+    def _compare_tied_head(self, source: WeightSource) -> None:
+        if not torch.equal(source.get(HEAD), source.get(EMBEDDING)):
+            logger.warning(
+                "%s: %r differs from the embedding and is ignored, because tie_word_embeddings is true", source, HEAD
+            )
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} tensor{'s' if len(names) != 1 else ''}"
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + rest

@@ -1,0 +1,63 @@
+"""Llama and the dense decoders built like it. Letters: T tokens, B rows, V vocabulary, E hidden width, D head width."""
+
+import torch
+
+from sglk.attention.base import AttentionBackend
+from sglk.backends.base import DeviceBackend
+from sglk.layers.attention import SelfAttention
+from sglk.layers.embedding import Embedding, OutputHead
+from sglk.layers.mlp import GatedMLP
+from sglk.layers.norm import RMSNorm
+from sglk.layers.rotary import RotaryEmbedding
+from sglk.layers.weights import LayerContext
+from sglk.models.causal_lm import CausalLM
+from sglk.models.spec import ModelSpec
+
+
+class LlamaLayer:
+    """Attention and feed-forward block, each with its norm before it."""
+
+    def __init__(self, context: LayerContext, spec: ModelSpec, layer_id: int) -> None:
+        name = f"model.layers.{layer_id}"
+        self.input_norm = RMSNorm(context, f"{name}.input_layernorm", spec.hidden_size, spec.rms_norm_eps)
+        self.attention = SelfAttention(
+            context,
+            f"{name}.self_attn",
+            layer_id,
+            hidden_size=spec.hidden_size,
+            num_heads=spec.num_attention_heads,
+            num_kv_heads=spec.num_key_value_heads,
+            head_dim=spec.head_dim,
+            qkv_bias=spec.attention_bias,
+            output_bias=False,
+        )
+        self.mlp_norm = RMSNorm(context, f"{name}.post_attention_layernorm", spec.hidden_size, spec.rms_norm_eps)
+        self.mlp = GatedMLP(context, f"{name}.mlp", spec.hidden_size, spec.intermediate_size)
+
+
+class LlamaForCausalLM(CausalLM):
+    """Touvron et al. 2023, arXiv:2302.13971, with grouped key/value heads; also Mistral's and Qwen2's shape."""
+
+    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
+        super().__init__(spec, backend, dtype)
+        context = self.context
+        self.embedding = Embedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
+        self.layers = [LlamaLayer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
+        self.norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        self.following_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
+        tied = self.embedding.weight if spec.tie_word_embeddings else None
+        self.head = OutputHead(context, "lm_head", spec.vocab_size, spec.hidden_size, tied)
+        self.rotary = RotaryEmbedding(spec.head_dim, spec.rope_theta, spec.rope_scaling, dtype, backend.device)
+
+    def forward(
+        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend, last_B: torch.Tensor
+    ) -> torch.Tensor:
+        """Return logits_BV; see the base class."""
+        cos_TD, sin_TD = self.rotary(positions_T)
+        residual_TE = self.embedding(ids_T)
+        x_TE = self.layers[0].input_norm(residual_TE)
+        for layer, next_norm in zip(self.layers, self.following_norms, strict=True):
+            attended_TE = layer.attention(x_TE, cos_TD, sin_TD, attention)
+            x_TE, residual_TE = layer.mlp_norm.add(attended_TE, residual_TE)
+            x_TE, residual_TE = next_norm.add(layer.mlp(x_TE), residual_TE)
+        return self.head(x_TE[last_B])
