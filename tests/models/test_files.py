@@ -32,9 +32,9 @@ def test_load_format_chooses_between_the_two(tmp_path):
 
 
 def test_load_format_must_fit_the_files(tmp_path):
-    with pytest.raises(ModelLoadError, match="load_format=gguf, but .* holds safetensors"):
+    with pytest.raises(ModelLoadError, match=r"load_format=gguf, but .* holds safetensors"):
         find_files(at(write_tiny_model(tmp_path / "folder")), "gguf")
-    with pytest.raises(ModelLoadError, match="load_format=safetensors, but .* holds gguf"):
+    with pytest.raises(ModelLoadError, match=r"load_format=safetensors, but .* holds gguf"):
         find_files(at(write_tiny_gguf(tmp_path / "tiny.gguf")), "safetensors")
 
 
@@ -67,7 +67,7 @@ def test_a_folder_without_weights(tmp_path):
 
 
 def test_an_empty_folder_and_a_foreign_file(tmp_path):
-    with pytest.raises(ModelLoadError, match="no config.json"):
+    with pytest.raises(ModelLoadError, match=r"no config.json"):
         find_files(at(tmp_path))
     (tmp_path / "model.pt").touch()
     with pytest.raises(ModelLoadError, match=r"not a \.gguf file"):
@@ -75,7 +75,7 @@ def test_an_empty_folder_and_a_foreign_file(tmp_path):
 
 
 def test_a_model_that_says_nowhere():
-    with pytest.raises(ModelLoadError, match="set model.path=.*load_format=dummy"):
+    with pytest.raises(ModelLoadError, match=r"set model.path=.*load_format=dummy"):
         find_files(ModelConfig(name="tiny"))
 
 
@@ -98,7 +98,7 @@ def test_a_file_is_found_inside_an_installed_package_without_importing_it(tmp_pa
     found = find_files(ModelConfig(name="tiny", package=f"tiny-carrier:{tmp_path.name}/model.gguf"))
 
     assert found.path == tmp_path / "model.gguf"
-    with pytest.raises(ModelLoadError, match="installed but has no other.gguf"):
+    with pytest.raises(ModelLoadError, match=r"installed but has no other.gguf"):
         find_files(ModelConfig(name="tiny", package="tiny-carrier:other.gguf"))
 
 
