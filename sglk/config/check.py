@@ -173,6 +173,8 @@ def _load(bench: LoadConfig) -> Iterator[str]:
         yield f"bench.max_failure_rate={bench.max_failure_rate:g} is not in [0, 1]"
     if bench.url is not None and not bench.url.startswith(("http://", "https://")):
         yield f"bench.url={bench.url!r} does not begin with http:// or https://"
+    if bench.salt is not None and bench.cache != "salt":
+        yield f"bench.salt={bench.salt} has no effect with bench.cache={bench.cache}; write bench.cache=salt"
     yield from _slo("bench.slo", bench.slo)
 
 

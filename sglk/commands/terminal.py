@@ -1,0 +1,40 @@
+"""Tables and YAML as people read them in a terminal, a pipe or a file."""
+
+import sys
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+_PIPE_WIDTH = 160
+
+
+class _Dumper(yaml.SafeDumper):
+    """Mappings as blocks, lists of plain values on one line."""
+
+
+def _sequence(dumper: _Dumper, items: list[Any]) -> yaml.Node:
+    plain = not any(isinstance(item, dict | list) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=plain)
+
+
+_Dumper.add_representer(list, _sequence)
+
+
+def to_yaml(tree: dict[str, Any]) -> str:
+    """Return `tree` as YAML in its own order."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+
+
+def plain_table(*columns: str) -> Table:
+    """Return an empty table without lines."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(column, no_wrap=index == 0)
+    return table
+
+
+def console() -> Console:
+    """Return a console as wide as the terminal; a pipe gets room for whole rows."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

@@ -1,0 +1,79 @@
+"""Words that can stand next on a command line, for shell completion."""
+
+from sglk.cli import COMMANDS
+from sglk.config import check
+from sglk.config.keys import GROUPS, ROOTS, leaves
+from sglk.config.search_path import search_path
+
+_COMMON = ("--help", "--debug", "--config-dir")
+_FLAGS = {
+    "show": ("--command", "--json", "--yaml"),
+    "chips": ("--json",),
+    "models": ("--json",),
+}
+_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune"}
+"""Command -> the command whose keys it takes; `show` takes those of all."""
+
+_VALUES = {
+    "runtime.schedule_policy": check.POLICIES,
+    "runtime.load_format": check.LOAD_FORMATS,
+    "runtime.dtype": check.DTYPES,
+    "backend.fallback": check.FALLBACKS,
+    "server.log_level": check.LOG_LEVELS,
+    "workload.kind": check.WORKLOADS,
+    "workload.arrival": check.ARRIVALS,
+    "bench.api": check.APIS,
+    "bench.cache": check.CACHES,
+    "search.sampler": check.SAMPLERS,
+    "search.pruner": check.PRUNERS,
+}
+
+
+def candidates(words: list[str]) -> list[str]:
+    """Return the completions of the last of `words` (what stands after `sglk`, the last one unfinished or empty).
+
+    A candidate that ends in `=` or `.` goes on; all others are whole.
+    """
+    *before, current = words or [""]
+    command = next((word for word in before if not word.startswith("-")), None)
+    if command is None:
+        return _starting(current, [*COMMANDS, "--help", "--version"])
+    if before[-1] == "--command":
+        return _starting(current, list(ROOTS))
+    if command == "completion":
+        return _starting(current, ["bash", "zsh", "fish"])
+    if current.startswith("-"):
+        return _starting(current, [*_COMMON, *_FLAGS.get(command, ())])
+    if command not in _COMPOSING:
+        return []
+    return _settings(current, _COMPOSING[command])
+
+
+def _settings(current: str, command: str) -> list[str]:
+    key, equals, _ = current.partition("=")
+    if equals:
+        return _starting(current, [f"{key}={value}" for value in _values(key, command)])
+    words = [f"{group}=" for group in GROUPS[command]]
+    words += [f"{path}=" for path in leaves(ROOTS[command]) if not path.startswith(("profile.", "chip.", "model."))]
+    if not current or "." in current:
+        return _starting(
+            current, words if "." in current else [word for word in words if "." not in word] + _nodes(words)
+        )
+    return _starting(current, words)
+
+
+def _nodes(words: list[str]) -> list[str]:
+    return sorted({f"{word.partition('.')[0]}." for word in words if "." in word})
+
+
+def _values(key: str, command: str) -> list[str]:
+    if key in GROUPS[command]:
+        return search_path().options(key)
+    known = leaves(ROOTS[command]).get(key)
+    if known is not None and known.type is bool:
+        return ["true", "false"]
+    return list(_VALUES.get(key, ()))
+
+
+def _starting(current: str, words: list[str]) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word.startswith(current)]
