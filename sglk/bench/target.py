@@ -1,5 +1,6 @@
 """What is measured: a server with a URL, running already or started for the occasion."""
 
+import json
 import ssl
 import sys
 import time
@@ -21,6 +22,8 @@ _CALL_TIMEOUT_S: Final = 30.0
 _FLUSH_TIMEOUT_S: Final = 10.0
 _RECONFIGURE_TIMEOUT_S: Final = 600.0
 _ENGINE_PREFIXES: Final = ("sglk_", "sglang:", "vllm:")
+_READY: Final = r"^SGLK_READY (\{.*\})$"
+"""What `sglk serve` prints for a parent process, with its URL."""
 _NOT_SERVE: Final = frozenset({"workload", "bench", "search", "objective", "study"})
 
 
@@ -65,9 +68,12 @@ class Target:
             time.sleep(0.1)
 
     def reconfigure(self, runtime: dict[str, Any]) -> None:
-        """Apply runtime values without loading the weights again. Raises RunError if the server refuses."""
+        """Apply runtime values without loading the weights again; live requests are aborted.
+
+        Raises RunError if the server refuses.
+        """
         response = self._call(
-            "POST", "/admin/runtime", json=runtime, key=self._admin_key, timeout_s=_RECONFIGURE_TIMEOUT_S
+            "POST", "/admin/runtime?force=true", body=runtime, key=self._admin_key, timeout_s=_RECONFIGURE_TIMEOUT_S
         )
         if response.status_code != 200:
             raise RunError(f"the server refused runtime values {runtime}: {_said(response)}")
@@ -98,13 +104,13 @@ class Target:
         return answer if isinstance(answer, dict) else None
 
     def _call(
-        self, method: str, path: str, *, key: str | None, json: object = None, timeout_s: float = _CALL_TIMEOUT_S
+        self, method: str, path: str, *, key: str | None, body: object = None, timeout_s: float = _CALL_TIMEOUT_S
     ) -> httpx.Response:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         # One client per call: another thread may close the target at any moment, and idle connections grow stale.
         with httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, verify=_tls()) as http:
             try:
-                return http.request(method, path, json=json, headers=headers)
+                return http.request(method, path, json=body, headers=headers)
             except httpx.HTTPError as error:
                 self.check()
                 reason = str(error) or type(error).__name__
@@ -141,8 +147,8 @@ class LaunchedServer(Target):
         self._child = ChildProcess(serve_command(overrides, config_dir), log=log, label="the server")
         try:
             deadline = time.monotonic() + timeout_s
-            port = self._child.wait_for_line(r"http://127\.0\.0\.1:(\d+)", timeout_s=timeout_s).group(1)
-            super().__init__(f"http://127.0.0.1:{port}", api_key=api_key, admin_api_key=admin_api_key)
+            ready = self._child.wait_for_line(_READY, timeout_s=timeout_s).group(1)
+            super().__init__(json.loads(ready)["url"], api_key=api_key, admin_api_key=admin_api_key)
             self._child.wait_until(lambda: http_ok(f"{self.url}/health"), timeout_s=deadline - time.monotonic())
         except BaseException:
             self._child.stop()

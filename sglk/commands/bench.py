@@ -1,0 +1,143 @@
+"""`sglk bench`: measure a deployment, or a running URL, under a workload."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sglk.bench.record import Record
+from sglk.bench.run import Progress as Done
+from sglk.bench.run import Subject, measure
+from sglk.bench.table import show
+from sglk.bench.target import LaunchedServer, Target
+from sglk.commands.flags import CommonFlags, common_flags
+from sglk.commands.help import command_help
+from sglk.commands.terminal import console
+from sglk.config.compose import Composed, compose
+from sglk.config.schema import BenchConfig
+from sglk.config.secrets import masked
+from sglk.errors import RunError
+
+EXAMPLES = (
+    "sglk bench chip=cpu model=smollm2 workload=chat",
+    "sglk bench bench.url=http://127.0.0.1:8000 workload=random workload.concurrency=16",
+    "sglk bench workload=random workload.arrival=poisson workload.rate=4 bench.slo.ttft_s=0.5",
+    "for n in 1 4 16; do sglk bench workload.concurrency=$n; done",
+)
+RUNS = Path("runs")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure, print the figures and write the record; returns 1 when too many requests failed."""
+    flags = common_flags(arguments)
+    if flags.help:
+        command_help("bench", "measure a deployment or a running URL under a workload", BenchConfig, EXAMPLES)
+        return 0
+    composed = compose("bench", flags.arguments, flags.config_dir)
+    path = _record_path(composed.config)
+    with _Bar(composed.config.bench.progress) as bar, _target(composed, flags, path.with_suffix(".log"), bar) as target:
+        record = measure(
+            target,
+            composed.config.workload,
+            composed.config.bench,
+            subject=_subject(composed),
+            command=_command_line(arguments),
+            on_progress=bar.advance,
+        )
+    # Printed before it is written: a full disk costs the file, not the result.
+    console().print(show(record))
+    record.save(path)
+    print(f"record: {path}")
+    if not record.valid:
+        raise RunError(_why_invalid(record))
+    return 0
+
+
+def _target(composed: Composed[BenchConfig], flags: CommonFlags, log: Path, bar: "_Bar") -> Target:
+    config = composed.config
+    if config.bench.url is not None:
+        return Target(config.bench.url, api_key=config.bench.api_key)
+    bar.say(f"starting {config.model.name} on {config.chip.name} (log: {log})")
+    return LaunchedServer(
+        flags.arguments,
+        log=log,
+        config_dir=flags.config_dir,
+        api_key=config.server.api_key,
+        admin_api_key=config.server.admin_api_key,
+    )
+
+
+def _subject(composed: Composed[BenchConfig]) -> Subject:
+    """What is known of the target: everything when it is launched, else only what the user said of it."""
+    config = composed.config
+    asked = {override.partition("=")[0] for override in composed.overrides}
+    launched = config.bench.url is None
+    model_known = launched or "model" in asked
+    return Subject(
+        chip=config.chip.name if launched or "chip" in asked else None,
+        model=config.model.name if model_known else None,
+        engine=config.engine.name if launched or "engine" in asked else None,
+        backend=config.backend.name if launched or "backend" in asked else None,
+        vocab_size=config.model.vocab_size if model_known else None,
+    )
+
+
+def _record_path(config: BenchConfig) -> Path:
+    if config.bench.output is not None:
+        return Path(config.bench.output)
+    names = (f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}", config.chip.name, config.model.name, config.workload.name)
+    stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
+    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
+    return next(path for number in numbers if not (path := RUNS / f"{stem}{number}.json").exists())
+
+
+def _command_line(arguments: Sequence[str]) -> str:
+    """The command as it was typed, without its keys."""
+    shown = ["".join(_masked_word(word)) for word in arguments]
+    return shlex.join(["sglk", "bench", *shown])
+
+
+def _masked_word(word: str) -> tuple[str, str, str]:
+    key, equals, value = word.partition("=")
+    return key, equals, masked(value, key.rpartition(".")[2])
+
+
+def _why_invalid(record: Record) -> str:
+    counts = record.counts
+    bad = counts.failed + counts.timeout
+    first = next((request.error for request in record.requests if request.phase == "measured" and request.error), "")
+    return (
+        f"{bad} of {counts.requests} requests failed, more than bench.max_failure_rate="
+        f"{record.load.max_failure_rate:g} allows; first: {first}"
+    )
+
+
+class _Bar:
+    """A progress bar on stderr, silent where nobody watches."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._console = Console(stderr=True)
+        self._wanted = wanted and self._console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, disable=not self._wanted, transient=True)
+        self._task = self._progress.add_task("starting", total=None)
+
+    def say(self, text: str) -> None:
+        if self._wanted:
+            self._console.print(text, highlight=False)
+
+    def advance(self, done: Done) -> None:
+        failed = f", {done.failed} failed" if done.failed else ""
+        name = "warming up" if done.phase == "warmup" else "measuring"
+        self._progress.update(self._task, description=f"{name}{failed}", completed=done.done, total=done.total)
+
+    def __enter__(self) -> "_Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
