@@ -12,7 +12,6 @@ from sglk_tuner.space import Params
 from sglk_tuner.study import Study
 from sglk_tuner.summary import TrialSummary
 
-
 MeasureAgain = Callable[[Params, str], Outcome]
 """Measure one setting and keep the record under a name in the study's folder."""
 

@@ -1,6 +1,7 @@
 """The engine process of a study: kept from trial to trial, replaced only where it must be."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sglk.config.schema import TuneConfig
 from sglk.errors import RunError
-from sglk_tuner.space import ROOT, Params, apply, needs_restart
+from sglk_tuner.space import LIVE_KEYS, ROOT, Params, apply, needs_restart
 
 
 class Target(Protocol):
@@ -24,6 +25,9 @@ class Target(Protocol):
     def close(self) -> None:
         """End the process and everything it started. Harmless when it has ended."""
 
+
+DEATH_IS_KNOWN_S = 1.0
+"""How long after its connections the end of a server shows."""
 
 T = TypeVar("T", bound=Target)
 
@@ -57,7 +61,7 @@ class Engine(Generic[T]):
             self._target = target
         elif params != self._params:
             with self.deadline(self._config.study.start_timeout_s, "study.start_timeout_s"):
-                target.reconfigure({key.removeprefix(ROOT): value for key, value in params.items()})
+                target.reconfigure({key.removeprefix(ROOT): value for key, value in params.items() if key in LIVE_KEYS})
         self._params = params
         return target
 
@@ -84,8 +88,26 @@ class Engine(Generic[T]):
             raise _too_slow(limit_s, setting) from error
         finally:
             timer.cancel()
+            # A dying server still holds its memory: the next one has to wait for its end.
+            timer.join()
         if expired.is_set():
             raise _too_slow(limit_s, setting)
+
+    def cause_of_death(self) -> str | None:
+        """Return why the server has ended, or None if it lives.
+
+        A client notices a broken connection before the end of the process is known, so this waits a moment for it.
+        """
+        give_up = time.monotonic() + DEATH_IS_KNOWN_S
+        while (target := self._target) is not None:
+            try:
+                target.check()
+            except RunError as death:
+                return str(death)
+            if time.monotonic() > give_up:
+                break
+            time.sleep(0.02)
+        return None
 
     def close(self) -> None:
         """End the server, if there is one."""

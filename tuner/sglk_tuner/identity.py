@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from sglk.bench.machine import describe_machine
 from sglk.config.schema import TuneConfig
 from sglk_tuner.objective import Goal
 from sglk_tuner.space import Params, Space
@@ -19,8 +20,9 @@ def identity_of(config: TuneConfig, space: Space, goals: tuple[Goal, ...], defau
         for key, value in dataclasses.asdict(config.runtime).items()
         if f"runtime.{key}" not in space.candidates
     }
-    load = config.bench
+    load, machine = config.bench, describe_machine()
     return {
+        "machine": {"cpu": machine.cpu, "cores": machine.cores},
         "chip": config.chip.name,
         "model": {key: getattr(model, key) for key in ("name", "path", "package", "hub_id", "revision")},
         "engine": config.engine.name,

@@ -43,11 +43,17 @@ class Finding:
     gain: dict[str, Any]
     """Per goal, as in the study's summary."""
     verdict: str
+    device: dict[str, Any]
+    """The server's own words on its device: `name`, `driver`, `sdk` where it knows them."""
 
 
-def build_profile(finding: Finding, now: datetime) -> dict[str, Any]:
-    """Return the content of the profile file: `runtime`, the delta from the defaults, and `profile`, its provenance."""
-    record = finding.records[0]
+def build_profile(finding: Finding) -> dict[str, Any]:
+    """Return the content of the profile file: `runtime`, the delta from the defaults, and `profile`, its provenance.
+
+    All of it, dates included, comes from the records: the same study always gives the same file.
+    """
+    record = finding.records[-1]
+    now = datetime.fromisoformat(record.created)
     runtime = {**dataclasses.asdict(finding.config.runtime), **(record.runtime or {})}
     provenance = ProfileRecord(
         kind=record.kind,
@@ -55,7 +61,7 @@ def build_profile(finding: Finding, now: datetime) -> dict[str, Any]:
         tool=f"sglk {record.tool.version}" + (f" ({record.tool.commit})" if record.tool.commit else ""),
         engine=f"{record.engine} on {record.backend or 'unknown backend'}",
         versions={**record.versions, **record.server.versions},
-        chip=_chip(finding.config, record),
+        chip=_chip(finding.config, record, finding.device),
         model=_model(finding.config, record),
         workload=_workload(record),
         search=finding.search,
@@ -144,14 +150,13 @@ def _is_measured(path: Path) -> bool:
         return False
 
 
-def _chip(config: TuneConfig, record: Record) -> ProfileChip:
-    versions = record.server.versions
+def _chip(config: TuneConfig, record: Record, device: dict[str, Any]) -> ProfileChip:
     return ProfileChip(
         name=config.chip.name,
         count=config.runtime.tp_size,
-        device=record.server.device or record.machine.cpu,
-        driver=versions.get("driver"),
-        sdk=versions.get("sdk"),
+        device=device.get("name") or record.server.device or record.machine.cpu,
+        driver=device.get("driver"),
+        sdk=device.get("sdk"),
         memory_gib=config.runtime.device_memory_gib or config.chip.memory_gib or record.machine.memory_gib,
     )
 

@@ -41,39 +41,41 @@ class Proposals:
         self._goals = goals
         self._search = search
         others = [point for point in space.points if point != default]
-        everything = len(others) + 1
-        asked = search.n_trials or (everything if search.sampler == "grid" else DEFAULT_TRIALS)
-        self.planned = min(asked, everything)
-        """Distinct settings in the budget, the default configuration among them."""
+        self.total = len(others) + 1
+        """Distinct possible settings, the default configuration among them."""
+        asked = search.n_trials or (self.total if search.sampler == "grid" else DEFAULT_TRIALS)
+        self.planned = min(asked, self.total)
+        """How many of them the budget allows."""
+        self.notices = (
+            [f"search.n_trials={asked} is more than the space has; {self.total} settings are measured"]
+            if asked > self.total and search.n_trials
+            else []
+        )
         # A grid that the budget cuts short is sampled: its first points would be one corner of the space.
-        whole_grid = search.sampler == "grid" and self.planned == everything
+        whole_grid = search.sampler == "grid" and self.planned == self.total
         self._queue = others if whole_grid else _shuffled(others, search.seed)
-
-    @property
-    def exhausts(self) -> bool:
-        """Whether fewer trials are planned than `search.n_trials` asks for, because the space has no more points."""
-        return self._search.n_trials is not None and self._search.n_trials > self.planned
 
     def next(self, trials: list[TrialSummary], lost: set[int], first: int) -> Proposal | None:
         """Return what to measure after `trials`, or None when the budget is spent.
 
         `lost` holds trials whose point must run once more; `first` is the number of this session's first trial.
         """
-        tried = {point_key(trial.params): trial for trial in trials if trial.number not in lost and trial.params}
-        if point_key(self.default) not in tried:
+        known = tried(trials, lost)
+        if point_key(self.default) not in known:
             return Proposal(self.default, "default")
         for trial in trials:
-            if trial.number in lost and self._complete_point(trial) and point_key(trial.params) not in tried:
+            if trial.number in lost and self._complete_point(trial) and point_key(trial.params) not in known:
                 return Proposal(trial.params, trial.source)
-        if len(tried) < self.planned:
-            return self._fresh(list(tried.values()), set(tried))
-        return self._retry(tried.values(), first)
+        if len(known) < self.planned:
+            return self._fresh(list(known.values()), set(known))
+        return self._retry(known.values(), first)
 
     def waiting(self, trials: list[TrialSummary], lost: set[int]) -> list[Params]:
         """Return the points of the budget that have still to run, as far as they are known in advance."""
-        tried = {point_key(trial.params) for trial in trials if trial.number not in lost}
-        points = [point for point in (self.default, *self._ordered_budget()) if point_key(point) not in tried]
-        return points if self._search.sampler != "tpe" else []
+        if self._search.sampler == "tpe":
+            return []
+        known = tried(trials, lost)
+        return [point for point in (self.default, *self._ordered_budget()) if point_key(point) not in known]
 
     def _ordered_budget(self) -> list[Params]:
         """Return the points beside the default that grid and random will measure, restarts kept few."""
@@ -82,25 +84,25 @@ class Proposals:
         groups = list(dict.fromkeys(point_key({key: point[key] for key in slow}) for point in budget))
         return sorted(budget, key=lambda point: groups.index(point_key({key: point[key] for key in slow})))
 
-    def _fresh(self, tried: list[TrialSummary], seen: set[str]) -> Proposal | None:
+    def _fresh(self, known: list[TrialSummary], seen: set[str]) -> Proposal | None:
         if self._search.sampler != "tpe":
             left = [point for point in self._ordered_budget() if point_key(point) not in seen]
             return Proposal(left[0], self._search.sampler) if left else None
         left = [point for point in self._queue if point_key(point) not in seen]
-        if len(tried) % CONTROL_EVERY == 0:
+        if len(known) % CONTROL_EVERY == 0:
             return Proposal(left[0], "control")
-        suggestion = self._suggest(tried)
+        suggestion = self._suggest(known)
         return Proposal(min(left, key=lambda point: self._distance(point, suggestion)), "tpe")
 
-    def _suggest(self, tried: list[TrialSummary]) -> Params:
+    def _suggest(self, known: list[TrialSummary]) -> Params:
         """Ask Optuna's TPE for a point, given all that was measured; a failed setting counts as the worst one seen."""
         startup = max(3, min(10, self.planned // 4))
-        sampler = optuna.samplers.TPESampler(seed=_seed(self._search.seed, len(tried)), n_startup_trials=startup)
+        sampler = optuna.samplers.TPESampler(seed=_seed(self._search.seed, len(known)), n_startup_trials=startup)
         adviser = optuna.create_study(sampler=sampler, directions=[goal.direction for goal in self._goals])
         distributions = distributions_of(self.space.candidates, self.default)
-        done = complete(tried)
+        done = complete(known)
         worst = [-goal.best([-trial.values[goal.metric] for trial in done]) if done else 0.0 for goal in self._goals]
-        for trial in tried if done else []:
+        for trial in known if done else []:
             values = [trial.values[goal.metric] for goal in self._goals] if trial.state == "COMPLETE" else worst
             adviser.add_trial(
                 create_trial(state=TrialState.COMPLETE, values=values, params=trial.params, distributions=distributions)
@@ -120,15 +122,20 @@ class Proposals:
         nearest_place = min(range(len(values)), key=lambda index: abs(values[index] - wanted))
         return abs(place - nearest_place) / span
 
-    def _retry(self, tried: Iterable[TrialSummary], first: int) -> Proposal | None:
+    def _retry(self, known: Iterable[TrialSummary], first: int) -> Proposal | None:
         if not self._search.retry_failed:
             return None
-        failed = [t for t in tried if t.state == "FAIL" and t.number is not None and t.number < first]
+        failed = [t for t in known if t.state == "FAIL" and t.number is not None and t.number < first]
         return Proposal(failed[0].params, "retry") if failed else None
 
     def _complete_point(self, trial: TrialSummary) -> bool:
         """Tell whether a lost trial got as far as its parameters before its process died."""
         return trial.params.keys() == self.space.candidates.keys()
+
+
+def tried(trials: list[TrialSummary], lost: set[int]) -> dict[str, TrialSummary]:
+    """Return the points that have a result, each with its last trial."""
+    return {point_key(trial.params): trial for trial in trials if trial.number not in lost and trial.params}
 
 
 def _shuffled(points: list[Params], seed: int) -> list[Params]:

@@ -10,7 +10,7 @@ from sglk_tuner.choice import pareto_front, ranking, rule_of
 from sglk_tuner.closing import Closing, close
 from sglk_tuner.engine import T
 from sglk_tuner.outcome import Outcome
-from sglk_tuner.proposals import Proposal, Proposals
+from sglk_tuner.proposals import Proposal, Proposals, tried
 from sglk_tuner.space import Params
 from sglk_tuner.study import Study
 from sglk_tuner.summary import StudySummary, TrialSummary, write_summary
@@ -121,6 +121,7 @@ class Session(Generic[T]):
             seed=config.search.seed,
             impossible=[{"params": point.params, "reason": point.reason} for point in space.impossible],
             planned=self._proposals.planned,
+            done=len(tried(trials, study.lost())),
             trials=trials + [TrialSummary(None, "WAITING", config.search.sampler, point) for point in waiting],
             baseline=default[-1] if default else None,
             winner=self._closing.chosen if self._closing else (order[0].number if order else None),

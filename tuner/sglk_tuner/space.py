@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from sglk.config.check import runtime_problems
 from sglk.config.keys import keys
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError
+from sglk.server import runtime_change
 
 Params = dict[str, Any]
 """Value per dotted key, such as `{"runtime.page_size": 16}`."""
@@ -20,22 +22,7 @@ Params = dict[str, Any]
 ROOT = "runtime."
 """Start of every key that a study may search: a profile carries runtime values and nothing else."""
 
-LIVE_KEYS = frozenset(
-    f"runtime.{name}"
-    for name in (
-        "chunked_prefill_size",
-        "max_prefill_tokens",
-        "max_running_requests",
-        "mem_fraction_static",
-        "max_total_tokens",
-        "schedule_policy",
-        "schedule_conservativeness",
-        "page_size",
-        "radix_min_len",
-        "disable_radix_cache",
-        "kv_cache_dtype",
-    )
-)
+LIVE_KEYS = frozenset(f"{ROOT}{name}" for name in runtime_change.LIVE_KEYS)
 """Keys that the native engine applies with its weights kept; every other key needs a new engine process."""
 
 MOST_POINTS = 20_000
@@ -59,7 +46,7 @@ class Space:
     """Possible combinations; keys that need a new engine vary slowest."""
     impossible: tuple[Impossible, ...]
     notices: tuple[str, ...]
-    """What was corrected on the way, for the user."""
+    """What was corrected and left out, for the user."""
 
     @property
     def hash(self) -> str:
@@ -89,6 +76,8 @@ def build_space(config: TuneConfig) -> Space:
     if size > MOST_POINTS:
         raise ConfigError(f"search.space has {size} combinations, more than {MOST_POINTS}; give fewer candidates")
     points, impossible = _sieve(config, candidates)
+    for reason, count in Counter(point.reason for point in impossible).items():
+        notices.append(f"left out {count} impossible combination{'' if count == 1 else 's'}: {reason}")
     if not points:
         raise ConfigError(f"search.space has no possible combination: {impossible[0].reason}")
     return Space(candidates, tuple(points), tuple(impossible), tuple(notices))

@@ -17,6 +17,7 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
       "sampler": "grid", "seed": 0,
       "impossible": [{"params": {...}, "reason": "..."}],      # pruned before measuring
       "planned": 12,                                   # settings in the study's budget, the default included
+      "done": 5,                                       # how many of them have a result, good or bad
       "trials": [                                      # in order of their numbers, then the points still to run
         {
           "number": 0,                                 # null for a point that still waits
@@ -38,7 +39,7 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
       "closing": {                                     # null until the closing comparison has run
         "default": 0, "winner": 7,                     # the two trials compared; `winner` here is the challenger
         "accepted": true,                              # false = the default stays (then "winner" above is the default)
-        "repeats": 1, "unreliable": [],                # trials that the rule picked before and that failed when repeated
+        "repeats": 1, "unreliable": [],                # picked by the rule before, but failed when repeated
         "measurements": [{"number": 0, "values": {...}, "record": "closing/000-1.json", "reason": null}],
         "gain": {"output_throughput": {"ratio": 1.2, "low": 1.1, "high": 1.3, "pairs": 3, "method": "..."}},
         "beyond_noise": true,                          # null when it cannot be judged
@@ -101,6 +102,7 @@ class StudySummary:
     seed: int
     impossible: list[dict[str, Any]]
     planned: int
+    done: int
     trials: list[TrialSummary]
     baseline: int | None
     winner: int | None

@@ -48,12 +48,12 @@ class Bench(Generic[T]):
                 if should_prune is not None:
                     self._probe(target, params, name, should_prune)
                 record = self._measure(target, apply(self._config, params), name)
-            target.check()
         except Prune as prune:
             return Outcome("PRUNED", reason=str(prune), log=self._engine.log)
         except SglkError as error:
+            reason = self._engine.cause_of_death() or str(error)
             self._engine.close()
-            return Outcome("FAIL", reason=str(error), log=self._engine.log)
+            return Outcome("FAIL", reason=reason, log=self._engine.log)
         path = f"{name}.json"
         record.save(self._folder / path)
         outcome = self._judge(record, path)

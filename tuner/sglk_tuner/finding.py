@@ -1,0 +1,71 @@
+"""From a finished study to its profile file."""
+
+from collections import Counter
+from pathlib import Path
+
+from sglk.bench.record import Record
+from sglk.config.compose import Composed, compose
+from sglk.config.profiles import profile_file
+from sglk.config.provenance import ProfileSearch
+from sglk.config.schema import RuntimeConfig, TuneConfig
+from sglk_tuner.choice import rule_of
+from sglk_tuner.closing import Closing
+from sglk_tuner.profile import Finding, build_profile, read_profile, write_profile
+from sglk_tuner.space import apply
+from sglk_tuner.study import Study
+from sglk_tuner.summary import TrialSummary
+
+DEPLOYMENT = ("chip", "model", "backend", "engine")
+"""Groups that name what a profile is for; everything else a user typed belongs into the profile's delta."""
+
+
+def find(config: TuneConfig, study: Study, closing: Closing, defaults: RuntimeConfig) -> Finding:
+    """Collect what the profile says from the study's books and records."""
+    trials = study.trials()
+    chosen, baseline = trials[closing.chosen], trials[closing.default]
+    return Finding(
+        config=apply(config, chosen.params),
+        defaults=defaults,
+        records=_records(study, closing, chosen),
+        baseline=_records(study, closing, baseline) if baseline.state == "COMPLETE" else [],
+        baseline_failure=baseline.reason,
+        search=ProfileSearch(
+            study=study.name,
+            sampler=config.search.sampler,
+            seed=config.search.seed,
+            space_hash=study.space.hash,
+            trials=dict(sorted(Counter(trial.state for trial in trials).items())),
+            rule=rule_of(study.goals),
+        ),
+        objective=", ".join(map(str, study.goals)),
+        gain=closing.gain,
+        verdict=closing.verdict,
+        device=study.read("device") or {},
+    )
+
+
+def defaults_of(composed: Composed[TuneConfig], config_dir: str | None) -> RuntimeConfig:
+    """Return the runtime values that the deployment has with nothing else typed and no profile."""
+    named = [
+        override for override in composed.overrides if override.lstrip("+").split("=")[0].split(".")[0] in DEPLOYMENT
+    ]
+    return compose("serve", [*named, "profiles=none"], config_dir).config.runtime
+
+
+def save(finding: Finding, config: TuneConfig) -> tuple[Path, Path | None, bool]:
+    """Write the profile; return its path, where an older one is kept, and whether anything had to be written."""
+    path = profile_file(config.study.profiles, config.chip.name, config.model.name)
+    content = build_profile(finding)
+    if path.exists() and _hash(path) == content["profile"]["hash"]:
+        return path, None, False
+    return path, write_profile(content, path), True
+
+
+def _hash(path: Path) -> object:
+    return read_profile(path)["profile"].get("hash")
+
+
+def _records(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:
+    assert trial.number is not None
+    files = closing.records(trial.number) or [str(trial.record)]
+    return [Record.load_file(study.folder / file) for file in files]

@@ -1,0 +1,110 @@
+"""The whole of `sglk tune` for one composed configuration."""
+
+import dataclasses
+import shlex
+
+from rich.console import Console
+
+from sglk.bench.run import Progress
+from sglk.bench.target import LaunchedServer
+from sglk.config.compose import Composed
+from sglk.config.schema import TuneConfig
+from sglk.errors import ConfigError, RunError
+from sglk_tuner import finding
+from sglk_tuner.closing import Closing
+from sglk_tuner.display import Display, plan_text, result_table
+from sglk_tuner.engine import Engine
+from sglk_tuner.identity import identity_of
+from sglk_tuner.interrupt import interruptible
+from sglk_tuner.measurement import launcher, measurer
+from sglk_tuner.objective import goals_of
+from sglk_tuner.profile import Finding
+from sglk_tuner.proposals import Proposals
+from sglk_tuner.session import Session
+from sglk_tuner.space import build_space, params_of
+from sglk_tuner.study import Study, open_study
+from sglk_tuner.trial import Bench
+
+INTERRUPTED = 130
+
+
+def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str], dry_run: bool) -> int:
+    """Run, or resume, the study and write the winner's profile; returns the exit code.
+
+    Raises RunError when no setting completed, ConfigError for what cannot be searched.
+    """
+    config = _effective(composed.config)
+    goals, space = goals_of(config), build_space(config)
+    default = params_of(config, space.candidates)
+    proposals = Proposals(space, default, goals, config.search)
+    console = Console()
+    for notice in [*space.notices, *proposals.notices]:
+        console.print(notice, highlight=False, markup=False, soft_wrap=True)
+    if dry_run:
+        console.print(plan_text(config, space, proposals), highlight=False, markup=False, soft_wrap=True)
+        return 0
+    defaults = finding.defaults_of(composed, config_dir)
+    identity = identity_of(config, space, goals, default)
+    with interruptible(), open_study(config, space, goals, default, identity) as study:
+        display = Display(console, proposals, study, bar=config.bench.progress)
+
+        def on_progress(progress: Progress) -> None:
+            display.requests(progress.phase, progress.done, progress.total)
+
+        def on_start(server: LaunchedServer) -> None:
+            study.write("device", (server.server_info() or {}).get("device"))
+
+        launch = launcher(composed, config_dir, list(space.candidates), on_start)
+        measure = measurer(on_progress, shlex.join(["sglk", "tune", *words]))
+        with display, Engine(config, launch, study.folder) as engine:
+            session = Session(config, study, proposals, Bench(config, engine, measure, goals, study.folder), display)
+            try:
+                closing = session.run()
+            except KeyboardInterrupt:
+                return _interrupted(session, study, display)
+            except RunError:
+                display.result(result_table(session.publish("failed")))
+                raise
+        if config.study.save_profile:
+            session.profile = _save(config, finding.find(config, study, closing, defaults), display)
+        summary = session.publish("finished")
+        display.result(result_table(summary))
+        _say_result(display, config, closing, session.profile, study)
+    return 0
+
+
+def _effective(config: TuneConfig) -> TuneConfig:
+    """Return the configuration with the objective's limits in force for goodput."""
+    if config.bench.url is not None:
+        raise ConfigError("`sglk tune` starts its own server; leave out bench.url")
+    limits = config.objective.slo
+    if limits.ttft_s is None and limits.tpot_s is None and limits.e2e_s is None:
+        return config
+    return dataclasses.replace(config, bench=dataclasses.replace(config.bench, slo=limits))
+
+
+def _interrupted(session: Session[LaunchedServer], study: Study, display: Display) -> int:
+    study.close_ghosts()
+    summary = session.publish("interrupted")
+    display.result(result_table(summary))
+    display.note(f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here")
+    return INTERRUPTED
+
+
+def _save(config: TuneConfig, found: Finding, display: Display) -> str | None:
+    try:
+        path, kept, written = finding.save(found, config)
+    except RunError as error:
+        display.note(str(error))
+        return None
+    if kept is not None:
+        display.note(f"the profile that was there is kept as {kept}")
+    display.note(f"profile {'written to' if written else 'unchanged:'} {path}")
+    return str(path)
+
+
+def _say_result(display: Display, config: TuneConfig, closing: Closing, profile: str | None, study: Study) -> None:
+    display.note(closing.verdict)
+    if profile is not None:
+        display.note(f"next: sglk serve chip={config.chip.name} model={config.model.name}")
+    display.note(f"compare: sglk report {study.folder}")
