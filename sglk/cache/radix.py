@@ -1,7 +1,7 @@
 """The prefix cache: which token prefixes have their KV in the pool already, and in which pages."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -129,6 +129,14 @@ class RadixCache:
                 continue
             freed += self._trim(node, num_pages - freed)
         return freed
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield every node but the root, parents first."""
+        pending = list(self.root.children.values())
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += node.children.values()
 
     def flush(self) -> None:
         """Free every page that no live request reads."""

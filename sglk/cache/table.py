@@ -7,13 +7,15 @@ from sglk.cache.radix import Prefix, RadixCache
 class PageTable:
     """Where the KV of one request lives: pages read from the prefix cache under a lock, then pages it holds itself."""
 
-    __slots__ = ("_cache", "_node", "_pool", "_shared", "pages")
+    __slots__ = ("_cache", "_pool", "node", "pages", "shared")
 
     def __init__(self, pool: PagePool, cache: RadixCache) -> None:
         self._pool = pool
         self._cache = cache
-        self._node = cache.root
-        self._shared = 0
+        self.node = cache.root
+        """Where the shared prefix ends in the tree."""
+        self.shared = 0
+        """Leading pages that belong to the prefix cache."""
         self.pages: list[int] = []
         """Pages of positions 0, page_size, 2 * page_size, ..."""
 
@@ -50,14 +52,14 @@ class PageTable:
         """Give all pages back; the prefix cache keeps the KV of `tokens`, which must be computed."""
         if tokens:
             self.share(tokens)
-        self._pool.free(self.pages[self._shared :])
-        self._cache.unlock(self._node)
-        self._node, self._shared, self.pages = self._cache.root, 0, []
+        self._pool.free(self.pages[self.shared :])
+        self._cache.unlock(self.node)
+        self.node, self.shared, self.pages = self._cache.root, 0, []
 
     def _adopt(self, prefix: Prefix) -> None:
-        if len(prefix.pages) < self._shared:
+        if len(prefix.pages) < self.shared:
             return
         self._cache.lock(prefix.node)
-        self._cache.unlock(self._node)
-        self._node, self._shared = prefix.node, len(prefix.pages)
-        self.pages[: self._shared] = prefix.pages
+        self._cache.unlock(self.node)
+        self.node, self.shared = prefix.node, len(prefix.pages)
+        self.pages[: self.shared] = prefix.pages

@@ -1,0 +1,104 @@
+"""A scheduler on a scripted runner, stepped by hand, with its books checked after every step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sglk.cache.pages import CACHED, FREE, HELD, PagePool
+from sglk.cache.radix import RadixCache
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.batch import Batch
+from sglk.engine.messages import GenerateRequest, SamplingParams
+from sglk.engine.request import Request
+from sglk.engine.scheduler import Scheduler
+from sglk.testing.scripted import ScriptedRunner
+
+GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0, ignore_eos=True)
+
+
+class Rig:
+    """One scheduler with its pool, cache and runner; `settings` are runtime parameters."""
+
+    def __init__(self, pool_tokens: int = 4096, context_length: int = 256, **settings: Any) -> None:
+        self.runtime = RuntimeConfig(**settings)
+        self.runner = ScriptedRunner(context_length=context_length)
+        self.pool = PagePool(pool_tokens // self.runtime.page_size, self.runtime.page_size)
+        self.runner.allocate_kv(self.pool.num_pages, self.pool.page_size)
+        self.cache = RadixCache(
+            self.pool, min_len=self.runtime.radix_min_len, enabled=not self.runtime.disable_radix_cache
+        )
+        self.scheduler = Scheduler(self.runtime, self.pool, self.cache, context_length)
+        self.live: dict[str, Request] = {}
+        self.done: dict[str, Request] = {}
+        self.batches: list[Batch] = []
+
+    def add(self, name: str, prompt: Sequence[int], sampling: SamplingParams = GREEDY) -> Request:
+        request = self.scheduler.add(GenerateRequest(name, tuple(prompt), sampling))
+        self.live[name] = request
+        return request
+
+    def step(self) -> list[str]:
+        """Run one step; return the requests that finished."""
+        batch = self.scheduler.schedule()
+        assert batch is not None
+        self.check()
+        self.batches.append(batch)
+        finished = []
+        for request in self.scheduler.update(batch, self.runner.run(batch)):
+            if request.finish is not None:
+                finished.append(request.request_id)
+                self.done[request.request_id] = self.live.pop(request.request_id)
+        self.check()
+        return finished
+
+    def drop(self, name: str, *, keep_kv: bool = True) -> None:
+        self.scheduler.remove(name, keep_kv=keep_kv)
+        del self.live[name]
+        self.check()
+
+    def finish(self, limit: int = 10_000) -> dict[str, list[int]]:
+        """Run until nothing is left; return the answers of all requests so far."""
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.scheduler.has_work, "no end in sight"
+        assert self.scheduler.schedule() is None
+        return {name: answer(request) for name, request in self.done.items()}
+
+    def check(self) -> None:
+        """Every page has one owner, and what live requests read is locked."""
+        pool, nodes = self.pool, list(self.cache.nodes())
+        states = [pool.state(page) for page in range(pool.num_pages)]
+        assert states.count(FREE) == pool.free_pages
+        assert pool.free_pages + pool.held_pages + pool.cached_pages == pool.num_pages
+        in_tree = [page for node in nodes for page in node.pages]
+        held = [page for request in self.live.values() for page in request.table.pages[request.table.shared :]]
+        assert sorted(in_tree) == [page for page, state in enumerate(states) if state == CACHED]
+        assert sorted(held) == [page for page, state in enumerate(states) if state == HELD]
+        assert self.cache.evictable_pages == sum(len(node.pages) for node in nodes if not node.locks)
+        for node in nodes:
+            assert len(node.key) == len(node.pages) * pool.page_size
+            assert node.locks or node.children or node.queued, "an evictable leaf that eviction does not know"
+        self._check_locks()
+
+    def _check_locks(self) -> None:
+        wanted: dict[int, int] = {}
+        for request in self.live.values():
+            node, path = request.table.node, []
+            while node.parent is not None:
+                wanted[id(node)] = wanted.get(id(node), 0) + 1
+                path[:0] = node.pages
+                node = node.parent
+            assert path == request.table.pages[: request.table.shared]
+        assert all(node.locks == wanted.get(id(node), 0) for node in self.cache.nodes())
+
+
+def answer(request: Request) -> list[int]:
+    return request.tokens[len(request.prompt_ids) :]
+
+
+def alone(prompt: Sequence[int], sampling: SamplingParams = GREEDY, **rig: Any) -> list[int]:
+    """The answer when the request runs by itself: no cache, no chunks, plenty of memory."""
+    one = Rig(disable_radix_cache=True, chunked_prefill_size=-1, **rig)
+    one.add("alone", prompt, sampling)
+    return one.finish()["alone"]
