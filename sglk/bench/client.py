@@ -63,7 +63,8 @@ class Client:
     async def _stream(self, body: dict[str, object], answer: Answer) -> None:
         async with self._http.stream("POST", self.api.path, json=body) as response:
             if response.status_code != 200:
-                raise AnswerError(f"HTTP {response.status_code}: {_reason(await response.aread())}")
+                reason = _reason(await response.aread()) or response.reason_phrase
+                raise AnswerError(f"HTTP {response.status_code}: {reason}")
             parser, done = SseParser(), False
             async for chunk in response.aiter_bytes():
                 done = self._take(parser.feed(chunk), answer) or done
