@@ -70,7 +70,7 @@ class ModelConfig:
     hub_id: Optional[str] = None
     """Hugging Face repository, downloaded where the network allows."""
     revision: Optional[str] = None
-    """Commit or tag of `hub_id`."""
+    """Commit or tag of `hub_id`; version of the distribution that `package` names."""
     architecture: Optional[str] = None
     """Class name as in config.json's `architectures`."""
     hidden_size: Optional[int] = None

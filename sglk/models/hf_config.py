@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from sglk.models.fields import Fields, read_json, read_json_if_present
+from sglk.models.registry import check_architecture
 from sglk.models.rope_scaling import normalise_rope
 from sglk.models.spec import ModelSpec
 
@@ -55,6 +56,8 @@ def _architecture(config: Fields) -> str:
     names = config.values.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.wrong("architectures", "a list with a class name, such as ['LlamaForCausalLM']")
+    # First of all: a foreign configuration also lacks keys, and that is not what its owner wants to hear.
+    check_architecture(names[0])
     return names[0]
 
 

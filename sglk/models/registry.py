@@ -1,9 +1,12 @@
 """Which class builds which architecture: a table of strings, imported on demand."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from sglk.errors import ModelLoadError, nearest
-from sglk.models.causal_lm import CausalLM
+
+if TYPE_CHECKING:
+    from sglk.models.causal_lm import CausalLM
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "sglk.models.llama:LlamaForCausalLM",
@@ -13,14 +16,18 @@ ARCHITECTURES = {
 """Architecture as in config.json to `module:class`."""
 
 
-def model_class(architecture: str) -> type[CausalLM]:
-    """Return the class for `architecture`; raises ModelLoadError that lists the supported ones."""
-    target = ARCHITECTURES.get(architecture)
-    if target is None:
+def check_architecture(architecture: str) -> None:
+    """Raise ModelLoadError, with the supported ones, where no class builds `architecture`. Needs no torch."""
+    if architecture not in ARCHITECTURES:
         raise ModelLoadError(
             f"architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
             f"{nearest(architecture, ARCHITECTURES)}"
         )
-    module, _, name = target.partition(":")
+
+
+def model_class(architecture: str) -> "type[CausalLM]":
+    """Return the class for `architecture`; raises ModelLoadError that lists the supported ones."""
+    check_architecture(architecture)
+    module, _, name = ARCHITECTURES[architecture].partition(":")
     loaded: type[CausalLM] = getattr(import_module(module), name)
     return loaded

@@ -95,3 +95,9 @@ def test_json_integers_written_as_floats_are_taken(tmp_path):
     (tmp_path / "config.json").write_text(text.replace('"hidden_size": 64', '"hidden_size": 64.0'))
     assert json.loads((tmp_path / "config.json").read_text())["hidden_size"] == 64.0
     assert read_spec(tmp_path).hidden_size == 64
+
+
+def test_a_foreign_architecture_is_said_before_its_missing_keys(tmp_path):
+    write_json(tmp_path / "config.json", {"architectures": ["GPT2LMHeadModel"], "n_embd": 768})
+    with pytest.raises(ModelLoadError, match="'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM"):
+        read_spec(tmp_path)
