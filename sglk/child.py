@@ -97,12 +97,11 @@ class ChildProcess:
                 )
             self._pause(0.05)
 
-    def wait_for_line(self, pattern: str, *, timeout_s: float) -> re.Match[str]:
+    def wait_for_line(self, pattern: re.Pattern[str], *, timeout_s: float) -> re.Match[str]:
         """Return the first match of `pattern` in the log; errors as `wait_until`."""
-        expression = re.compile(pattern, re.MULTILINE)
 
         def find() -> re.Match[str] | None:
-            return expression.search(self.log.read_text(errors="replace"))
+            return pattern.search(self.log.read_text(errors="replace"))
 
         self.wait_until(lambda: find() is not None, timeout_s=timeout_s)
         match = find()

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from sglk.errors import RunError
 
 # A command with a worker in its group and one outside it; all print their pids.
 FAMILY = "echo $$; sleep 600 & echo $!; setsid sleep 601 & echo $!; echo ready; wait"
+READY = re.compile("^ready$", re.MULTILINE)
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
@@ -46,7 +48,7 @@ def start(command: str, log: Path, grace_s: float = 5.0) -> ChildProcess:
 def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with start(FAMILY, log) as child:
-        child.wait_for_line("^ready$", timeout_s=10)
+        child.wait_for_line(READY, timeout_s=10)
         pids = family_pids(log)
         assert len(pids) == 3
         assert all(lives(pid) for pid in pids)
@@ -57,13 +59,13 @@ def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
 
 def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
     with start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path / "log", grace_s=0.2) as child:
-        child.wait_for_line("ready", timeout_s=10)
+        child.wait_for_line(READY, timeout_s=10)
     assert child.returncode == -signal.SIGKILL
 
 
 def test_stop_waits_for_an_orderly_end(tmp_path: Path) -> None:
     with start("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done", tmp_path / "log") as child:
-        child.wait_for_line("ready", timeout_s=10)
+        child.wait_for_line(READY, timeout_s=10)
     assert child.returncode == 0
     assert child.tail(1) == ["bye"]
 
@@ -107,10 +109,10 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 def test_nothing_outlives_an_owner_that_dies(tmp_path: Path, signum: signal.Signals) -> None:
     log = tmp_path / "log"
     script = f"""
-import pathlib, signal, threading
+import pathlib, re, signal
 from sglk.child import ChildProcess
 child = ChildProcess(["sh", "-c", {FAMILY!r}], log=pathlib.Path({str(log)!r}), label="engine", grace_s=5)
-child.wait_for_line("^ready$", timeout_s=10)
+child.wait_for_line(re.compile("^ready$", re.M), timeout_s=10)
 print("ready", flush=True)
 signal.pause()
 """
@@ -136,7 +138,7 @@ def test_the_end_of_the_starting_thread_does_not_end_the_child(tmp_path: Path) -
     thread.start()
     thread.join()
     with children[0] as child:
-        child.wait_for_line(r"\d+", timeout_s=10)
+        child.wait_for_line(re.compile(r"\d+"), timeout_s=10)
         os.kill(family_pids(log)[0], signal.SIGUSR1)
         with pytest.raises(RunError, match="exited with code 3"):
             child.wait_until(lambda: False, timeout_s=10)

@@ -29,7 +29,7 @@ async def drive(
     """
     run = _Run(client, phase, on_done)
     if workload.arrival == "poisson" and phase == "measured":
-        await run.open_loop(_numbered(conversations), _arrival_times(workload, conversations), workload.concurrency)
+        await run.open_loop(_numbered(conversations), arrival_times(workload, conversations), workload.concurrency)
     else:
         await run.closed_loop(_numbered(conversations), min(workload.concurrency, len(conversations)))
     return sorted(run.records, key=lambda record: record.index)
@@ -127,8 +127,8 @@ def _extended(prompt: Prompt, turn: Turn) -> Prompt:
     return Prompt(prompt.token_ids + turn.prompt.token_ids, prompt.messages + turn.prompt.messages)
 
 
-def _arrival_times(workload: WorkloadConfig, conversations: Sequence[Conversation]) -> list[float]:
-    """Return when each conversation starts, seconds after the run does; the gaps are exponential.
+def arrival_times(workload: WorkloadConfig, conversations: Sequence[Conversation]) -> list[float]:
+    """Return when each conversation of an open loop starts, seconds after the phase does; the gaps are exponential.
 
     `rate` counts requests, so conversations of several turns start as much more rarely.
     """

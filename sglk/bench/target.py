@@ -1,6 +1,7 @@
 """What is measured: a server with a URL, running already or started for the occasion."""
 
 import json
+import re
 import ssl
 import sys
 import time
@@ -22,7 +23,7 @@ _CALL_TIMEOUT_S: Final = 30.0
 _FLUSH_TIMEOUT_S: Final = 10.0
 _RECONFIGURE_TIMEOUT_S: Final = 600.0
 _ENGINE_PREFIXES: Final = ("sglk_", "sglang:", "vllm:")
-_READY: Final = r"^SGLK_READY (\{.*\})$"
+READY_LINE: Final = re.compile(r"^SGLK_READY (\{.*\})$", re.MULTILINE)
 """What `sglk serve` prints for a parent process, with its URL."""
 _NOT_SERVE: Final = frozenset({"workload", "bench", "search", "objective", "study"})
 
@@ -147,7 +148,7 @@ class LaunchedServer(Target):
         self._child = ChildProcess(serve_command(overrides, config_dir), log=log, label="the server")
         try:
             deadline = time.monotonic() + timeout_s
-            ready = self._child.wait_for_line(_READY, timeout_s=timeout_s).group(1)
+            ready = self._child.wait_for_line(READY_LINE, timeout_s=timeout_s).group(1)
             super().__init__(json.loads(ready)["url"], api_key=api_key, admin_api_key=admin_api_key)
             self._child.wait_until(lambda: http_ok(f"{self.url}/health"), timeout_s=deadline - time.monotonic())
         except BaseException:

@@ -67,10 +67,11 @@ Answer = Callable[[Call, Reply], Awaitable[None]]
 
 @dataclass
 class MockServer:
-    """Answers generation requests by `answer` and other paths by `routes` (JSON, or bytes); 404 for the rest."""
+    """Answers generation by `answer`, other paths by `handlers` or `routes` (JSON, or bytes); 404 for the rest."""
 
     answer: Answer
     routes: dict[str, object] = field(default_factory=dict)
+    handlers: dict[str, Answer] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.calls: list[Call] = []
@@ -143,7 +144,9 @@ class MockServer:
         return call
 
     async def _reply(self, call: Call, reply: Reply) -> None:
-        if call.path in self.routes:
+        if call.path in self.handlers:
+            await self.handlers[call.path](call, reply)
+        elif call.path in self.routes:
             await reply.json(self.routes[call.path])
         elif call.path in ("/generate", "/v1/completions", "/v1/chat/completions"):
             await self.answer(call, reply)
