@@ -136,8 +136,14 @@ def sample(
 
 def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:
     ordered_1C, ids_1C = probs_1V.topk(min(CANDIDATES, probs_1V.shape[1]), dim=-1)
-    width = ids_1C.shape[1]
-    settled = width == probs_1V.shape[1] or bool(((top_k_1 > 0) & (top_k_1 <= width)) | (top_p_1 < ordered_1C.sum(-1)))
-    if not settled:
+    if not _suffices(ordered_1C, probs_1V.shape[1], int(top_k_1), float(top_p_1)):
         ordered_1C, ids_1C = probs_1V.sort(dim=-1, descending=True, stable=True)
     return reference.keep_likeliest(probs_1V, ordered_1C, ids_1C, top_k_1, top_p_1)
+
+
+def _suffices(ordered_1C: torch.Tensor, vocabulary: int, top_k: int, top_p: float) -> bool:
+    """Return whether what top_k and top_p keep, and the sum that top_p is a share of, are known from the likeliest."""
+    width = ordered_1C.shape[1]
+    if width == vocabulary or 0 < top_k <= width:
+        return True
+    return top_k == 0 and top_p < float(ordered_1C.sum())

@@ -16,7 +16,6 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
 from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
 from sglk.engine.sampler import Sampler
-from sglk.errors import ConfigError
 from sglk.models.causal_lm import CausalLM
 
 
@@ -28,13 +27,13 @@ class ModelRunner:
         self.model = model
         self.backend = backend
         self.vocab_size = spec.vocab_size
-        self.context_length = _context_length(runtime.context_length, spec.max_position_embeddings)
+        self.context_length = spec.max_position_embeddings
         self.eos_token_ids = spec.eos_token_ids
         self.weights_bytes = model.weights_bytes
         kv_dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, backend.capabilities)
         self._layout = KVLayout(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, kv_dtype)
         self._sampler = Sampler(backend, model.dtype, spec.vocab_size)
-        self._pool: KVPool | None = None
+        self.pool: KVPool | None = None
         self._attention: PagedAttention | None = None
 
     @property
@@ -47,19 +46,18 @@ class ModelRunner:
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return the KV tokens that fit the memory budget of `runtime`; the present pool counts as free."""
         memory = self.backend.memory_info()
-        held = self._pool.num_bytes if self._pool else 0
+        held = self.pool.num_bytes if self.pool else 0
         room = DeviceRoom(memory.total, memory.free + held, self.backend.capabilities.host_memory)
-        need = KVNeed(self.weights_bytes, self._layout.bytes_per_token, self.context_length)
+        context_length = runtime.context_length or self.context_length
+        need = KVNeed(self.weights_bytes, self._layout.bytes_per_token, context_length)
         return kv_capacity_tokens(need, room, runtime)
 
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Replace the KV pool by an empty one; the old one is freed first."""
-        if self._pool is not None:
-            self._pool.free()
-        self._pool = KVPool(self.backend, self._layout, num_pages, page_size)
-        self._attention = PagedAttention(
-            self.backend, self._pool, self.model.spec.num_attention_heads, self.model.dtype
-        )
+        if self.pool is not None:
+            self.pool.free()
+        self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
+        self._attention = PagedAttention(self.backend, self.pool, self.model.spec.num_attention_heads, self.model.dtype)
 
     def run(self, batch: Batch) -> list[int]:
         """Compute `batch`, write its KV, and return one token per row with `samples`, in row order."""
@@ -91,9 +89,3 @@ class ModelRunner:
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)
-
-
-def _context_length(requested: int | None, trained: int) -> int:
-    if requested is not None and requested > trained:
-        raise ConfigError(f"runtime.context_length={requested} exceeds the model's {trained} tokens; lower it")
-    return requested or trained

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from sglk.backends.cpu import CpuBackend
 from sglk.config.schema import RuntimeConfig
@@ -14,6 +14,11 @@ from sglk.engine.runner import ModelRunner
 from sglk.models.registry import model_class
 from sglk.models.spec import ModelSpec
 from sglk.testing.tiny import Weights, tiny_config, tiny_weights
+
+CLASSES = {
+    "LlamaForCausalLM": (LlamaConfig, LlamaForCausalLM),
+    "Qwen2ForCausalLM": (Qwen2Config, Qwen2ForCausalLM),
+}
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -57,9 +62,8 @@ def tiny_runner(config: dict[str, Any], arrays: Weights | None = None, **runtime
 
 def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """Continue each prompt alone with transformers' eager attention, without a cache."""
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(**{"attn_implementation": "eager", **config}), attn_implementation="eager"
-    )
+    config_class, lm_class = CLASSES[config["architectures"][0]]
+    model = lm_class(config_class(**config, attn_implementation="eager"))
     state = {name: torch.from_numpy(array) for name, array in tiny_weights(config).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected

@@ -77,8 +77,8 @@ def test_a_shared_prefix_is_read_from_the_pages_of_another_request() -> None:
 def test_stale_nan_in_the_pool_reaches_nobody() -> None:
     runner = tiny_runner(ARCHITECTURES["llama"])
     stepper = Stepper(runner, 16, 16)
-    assert runner._pool is not None
-    for tensor in (*runner._pool.keys, *runner._pool.values):
+    assert runner.pool is not None
+    for tensor in (*runner.pool.keys, *runner.pool.values):
         tensor.fill_(float("nan"))
     requests = [stepper.add(prompt) for prompt in prompts()]
     stepper.step(prefills=[(request, 1000) for request in requests])

@@ -1,0 +1,137 @@
+"""Every op of the cpu backend against the reference, over shapes."""
+
+import numpy as np
+import pytest
+import torch
+
+from sglk.backends import cpu_ops, reference
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.ops import REFERENCE, known_ops
+from sglk.backends.rows import PagedRows
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[expected.dtype]
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_the_backend_runs_every_op_itself() -> None:
+    ops = CpuBackend(fallback="forbid").ops
+    providers = {ops.select(getattr(reference, name)).choice.provider for name in known_ops()}
+    assert providers == {"cpu"}
+    assert REFERENCE not in providers
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (7, 576), (33, 96)])
+def test_norms(tokens: int, width: int, dtype: torch.dtype) -> None:
+    x, residual, weight = randn(tokens, width, dtype=dtype), randn(tokens, width, dtype=dtype, seed=1), randn(width)
+    weight = weight.to(dtype)
+    close(cpu_ops.rms_norm(x, weight, 1e-5), reference.rms_norm.reference(x, weight, 1e-5))
+    expected = reference.add_rms_norm.reference(x.clone(), residual.clone(), weight, 1e-5)
+    for got, want in zip(cpu_ops.add_rms_norm(x, residual, weight, 1e-5), expected, strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "heads", "width"), [(1, 1, 2), (5, 12, 64), (130, 3, 16)])
+def test_rope_and_activation(tokens: int, heads: int, width: int, dtype: torch.dtype) -> None:
+    x = randn(tokens, heads + 2, width, dtype=dtype)[:, :heads]
+    angles = randn(tokens, width // 2, seed=1).repeat(1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    close(cpu_ops.rope(x, cos, sin), reference.rope.reference(x, cos, sin))
+    close(cpu_ops.silu_and_mul(x[:, 0]), reference.silu_and_mul.reference(x[:, 0]))
+
+
+def test_embedding() -> None:
+    weight, ids = randn(11, 8), torch.tensor([10, 0, 3, 3])
+    assert torch.equal(cpu_ops.embedding(ids, weight), reference.embedding.reference(ids, weight))
+
+
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+def test_store_kv_casts_and_leaves_other_slots_alone(kv_dtype: torch.dtype) -> None:
+    k, v = randn(3, 5, 16)[:, :2], randn(3, 2, 16, seed=1)
+    slots = torch.tensor([7, 0, 4])
+    pools = [torch.full((2, 9, 2, 16), 5.0, dtype=kv_dtype) for _ in range(2)]
+    cpu_ops.store_kv(k, v, pools[0][0], pools[0][1], slots)
+    reference.store_kv.reference(k, v, pools[1][0], pools[1][1], slots)
+    assert torch.equal(pools[0], pools[1])
+    assert (pools[0][:, [1, 2, 3, 5, 6, 8]] == 5.0).all()
+    assert torch.equal(pools[0][0, 7], k[0].to(kv_dtype))
+
+
+def paged_rows(query_lens: list[int], kv_lens: list[int], page_size: int) -> tuple[PagedRows, int]:
+    """Return rows over pages in random order, and the number of slots."""
+    needed = [-(-length // page_size) for length in kv_lens]
+    pages = np.random.default_rng(0).permutation(sum(needed))
+    table = np.zeros((len(kv_lens), max(needed)), np.int64)
+    for row, count in enumerate(needed):
+        table[row, :count], pages = pages[:count], pages[count:]
+        table[row, count:] = table[row, 0]
+    rows = PagedRows(np.array(query_lens), np.array(kv_lens), table, page_size, torch.device("cpu"))
+    return rows, sum(needed) * page_size
+
+
+SHAPES = [(4, 4, 16), (9, 3, 64), (4, 1, 32)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
+def test_prefill_attention(heads: int, kv_heads: int, width: int, page_size: int, dtype: torch.dtype) -> None:
+    query_lens, kv_lens = [1, 5, 40, 1, 17], [1, 37, 40, 30, 18]
+    rows, slots = paged_rows(query_lens, kv_lens, page_size)
+    q = randn(sum(query_lens), heads, width, dtype=dtype)
+    k, v = randn(slots, kv_heads, width, dtype=dtype, seed=1), randn(slots, kv_heads, width, dtype=dtype, seed=2)
+    close(
+        cpu_ops.attention_prefill(q, k, v, rows, width**-0.5),
+        reference.attention_prefill.reference(q, k, v, rows, width**-0.5),
+    )
+
+
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
+def test_decode_attention(heads: int, kv_heads: int, width: int, page_size: int, kv_dtype: torch.dtype) -> None:
+    kv_lens = [1, 37, 16, 130]
+    rows, slots = paged_rows([1] * 4, kv_lens, page_size)
+    q = randn(4, heads, width)
+    k, v = randn(slots, kv_heads, width, dtype=kv_dtype, seed=1), randn(slots, kv_heads, width, dtype=kv_dtype, seed=2)
+    close(
+        cpu_ops.attention_decode(q, k, v, rows, width**-0.5),
+        reference.attention_decode.reference(q, k, v, rows, width**-0.5),
+    )
+
+
+def test_reference_attention_is_softmax_of_scaled_scores() -> None:
+    rows, slots = paged_rows([2], [3], 1)
+    q, k, v = randn(2, 2, 4), randn(slots, 1, 4, seed=1), randn(slots, 1, 4, seed=2)
+    out = reference.attention_prefill.reference(q, k, v, rows, 0.5)
+    order = rows.slots_BL[0]
+    for query, visible in ((0, 2), (1, 3)):
+        for head in range(2):
+            weights = torch.softmax(0.5 * k[order[:visible], 0] @ q[query, head], dim=0)
+            torch.testing.assert_close(out[query, head], weights @ v[order[:visible], 0])
+
+
+@pytest.mark.parametrize("vocabulary", [320, 5000])
+@pytest.mark.parametrize("spread", [0.1, 4.0])
+def test_sampling(vocabulary: int, spread: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    rows = 60
+    logits = randn(rows, vocabulary) * spread
+    temperature = torch.rand(rows, generator=rng) * 2 + 0.01
+    top_k = torch.randint(0, 50, (rows,), generator=rng)
+    top_k[::4] = 0
+    top_k[1::8] = 3000
+    top_p = torch.rand(rows, generator=rng) + 0.01
+    top_p[::3] = 1.0
+    uniform = torch.rand(rows, generator=rng)
+    args = (temperature, top_k, top_p.clamp(max=1.0), uniform)
+    assert torch.equal(cpu_ops.sample(logits, *args), reference.sample.reference(logits, *args))

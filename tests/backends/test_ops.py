@@ -1,0 +1,88 @@
+"""The registry picks one implementation per shape class, before any kernel runs, and says why."""
+
+import logging
+
+import pytest
+import torch
+
+from sglk.backends import reference
+from sglk.backends.constraints import at_most, multiple_of, one_of
+from sglk.backends.ops import REFERENCE, Fallback, OpRegistry
+from sglk.errors import BackendError, ConfigError
+
+
+def double(x_T2F: torch.Tensor) -> torch.Tensor:
+    return x_T2F * 2
+
+
+def negate(x_T2F: torch.Tensor) -> torch.Tensor:
+    return -x_T2F
+
+
+def registry(fallback: Fallback = "warn") -> OpRegistry:
+    ops = OpRegistry(fallback)
+    ops.register(reference.silu_and_mul, "chip", double, multiple_of("size", 4), one_of("dtype", "fp16", "bf16"))
+    return ops
+
+
+def test_a_shape_within_the_constraints_runs_on_the_chip() -> None:
+    bound = registry("forbid").select(reference.silu_and_mul, size=8, dtype="fp16")
+    assert bound(torch.ones(2)).tolist() == [2, 2]
+    assert (bound.choice.provider, bound.choice.fallback) == ("chip", False)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "demand"), [(6, "fp16", "size % 4 == 0"), (8, "fp32", "dtype in {fp16, bf16}")]
+)
+def test_a_shape_outside_runs_the_reference_and_the_choice_says_why(size: int, dtype: str, demand: str) -> None:
+    bound = registry().select(reference.silu_and_mul, size=size, dtype=dtype)
+    assert torch.equal(bound(torch.ones(1, 4)), reference.silu_and_mul.reference(torch.ones(1, 4)))
+    assert (bound.choice.provider, bound.choice.fallback) == (REFERENCE, True)
+    assert bound.choice.reason == f"chip: {demand}"
+
+
+def test_a_fallback_is_logged_once_per_shape_class(caplog: pytest.LogCaptureFixture) -> None:
+    ops = registry()
+    with caplog.at_level(logging.INFO):
+        handles = {ops.select(reference.silu_and_mul, size=6, dtype="fp16") for _ in range(5)}
+        ops.select(reference.silu_and_mul, size=10, dtype="fp16")
+    assert len(handles) == 1
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        f"op silu_and_mul for dtype=fp16, size={size} runs the reference (chip: size % 4 == 0)" for size in (6, 10)
+    ]
+
+
+def test_allow_falls_back_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        registry("allow").select(reference.silu_and_mul, size=6, dtype="fp16")
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
+def test_forbid_refuses_with_op_shape_reason_and_way_out() -> None:
+    with pytest.raises(BackendError, match=r"'silu_and_mul' for dtype=fp16, size=6 .*size % 4 == 0.*fallback=warn"):
+        registry("forbid").select(reference.silu_and_mul, size=6, dtype="fp16")
+
+
+def test_an_unknown_fallback_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="allow, warn, forbid"):
+        OpRegistry("maybe")  # type: ignore[arg-type]
+
+
+def test_the_implementation_registered_last_is_preferred() -> None:
+    ops = registry()
+    ops.register(reference.silu_and_mul, "vendor", negate, at_most("size", 100))
+    assert ops.select(reference.silu_and_mul, size=8, dtype="fp16").choice.provider == "vendor"
+    wide = ops.select(reference.silu_and_mul, size=128, dtype="fp16").choice
+    assert (wide.provider, wide.reason) == ("chip", "vendor: size <= 100")
+
+
+def test_a_quarantine_switches_every_handle_that_layers_hold() -> None:
+    ops = registry()
+    ops.register(reference.silu_and_mul, "vendor", negate)
+    bound = ops.select(reference.silu_and_mul, size=8, dtype="fp16")
+    assert bound(torch.ones(1)).item() == -1
+    assert ops.quarantine(reference.silu_and_mul, "vendor", "returned NaN") == 1
+    assert bound(torch.ones(1)).item() == 2
+    assert ops.choices() == [bound.choice]
+    assert bound.choice.reason == "vendor: returned NaN"
