@@ -71,7 +71,7 @@ def pareto(ranking: Ranking) -> go.Figure | None:
     figure.add_trace(line.update(mode="lines+markers", line={"color": FRONT, "width": 2, "shape": "hv"}))
     for name, rows, color, symbol in (
         ("default", points[points["is_default"]], DEFAULT, "diamond"),
-        ("rank 1", points[points["rank"] == 1], BEST, "star"),
+        ("winner", points[points["is_winner"]], BEST, "star"),
     ):
         style = {"color": color, "size": 15, "symbol": symbol, "line": {"color": "white", "width": 1.5}}
         if len(rows):

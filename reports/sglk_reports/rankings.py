@@ -19,8 +19,8 @@ from sglk_reports.study import Goal
 class Ranking:
     """Settings in order.
 
-    `rows` carries the columns of the tidy frame, and in front of them `rank` (null = not ranked), `is_default` and
-    per goal `delta:METRIC`, the change against the default in percent (null = no default to compare with).
+    `rows` carries the columns of the tidy frame, and with them `rank` (null = not ranked), `is_default`, `is_winner`
+    and per goal `delta:METRIC`, the change against the default in percent (null = no default to compare with).
     """
 
     name: str
@@ -41,9 +41,10 @@ class Ranking:
         return self.rows[self.rows["rank"].notna()]
 
     @property
-    def best(self) -> pd.Series | None:
-        """The first row; None if nothing was ranked."""
-        return None if self.ranked.empty else self.ranked.iloc[0]
+    def winner(self) -> pd.Series | None:
+        """The row that the study keeps, which after its closing comparison may be the default; else the first one."""
+        rows = self.rows[self.rows["is_winner"]]
+        return None if rows.empty else rows.iloc[0]
 
     @property
     def default(self) -> pd.Series | None:
@@ -82,7 +83,8 @@ def _of_study(source: StudySource, kind: str, rows: pd.DataFrame, wanted: tuple[
     rule = study.rule if by_rule and study.rule else _words(goals[0])
     knobs = list(study.space) or _varying(rows)
     records = {str(number): record for number, record in source.records.items() if record.kind == kind}
-    return Ranking(study.study, kind, goals, knobs, _ranked(rows, goals, order), rule, records, source)
+    table = _ranked(rows, goals, order, str(study.winner) if by_rule else None)
+    return Ranking(study.study, kind, goals, knobs, table, rule, records, source)
 
 
 def _of_runs(rows: pd.DataFrame, goals: tuple[Goal, ...], records: dict[str, Record]) -> Ranking:
@@ -98,7 +100,7 @@ def _words(order: Goal) -> str:
     return f"{'highest' if order.direction == 'maximize' else 'lowest'} {title(order.metric)} first"
 
 
-def _ranked(rows: pd.DataFrame, goals: tuple[Goal, ...], order: Goal) -> pd.DataFrame:
+def _ranked(rows: pd.DataFrame, goals: tuple[Goal, ...], order: Goal, winner: str | None = None) -> pd.DataFrame:
     missing = [item.metric for item in goals if item.metric not in rows.columns]
     rows = rows.assign(**dict.fromkeys(missing, float("nan")))
     comparable = _comparable(rows, goals)
@@ -107,6 +109,8 @@ def _ranked(rows: pd.DataFrame, goals: tuple[Goal, ...], order: Goal) -> pd.Data
     rest = rows[~comparable]
     table = pd.concat([done, rest], ignore_index=True)
     table.insert(0, "rank", pd.Series([*range(1, len(done) + 1), *[None] * len(rest)], dtype="Int64"))
+    kept = table["rank"].notna() & (table["id"] == winner)
+    table["is_winner"] = kept if kept.any() else (table["rank"] == 1).fillna(False).astype(bool)
     default = done[done["is_default"]]
     for item in goals:
         base = float(default.iloc[0][item.metric]) if len(default) else float("nan")

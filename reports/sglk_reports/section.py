@@ -76,7 +76,7 @@ def section(ranking: Ranking) -> Section:
         name=ranking.name,
         kind=ranking.kind,
         headline=headline(ranking),
-        tiles=[] if ranking.best is None else [_tile(ranking, goal) for goal in ranking.goals],
+        tiles=[] if ranking.winner is None else [_tile(ranking, goal) for goal in ranking.goals],
         choices=_choices(ranking),
         remarks=[closing.verdict] if closing and closing.verdict else [],
         rule=ranking.rule,
@@ -90,38 +90,39 @@ def section(ranking: Ranking) -> Section:
 
 def headline(ranking: Ranking) -> str:
     """Return the result in one sentence."""
-    best, default, count = ranking.best, ranking.default, len(ranking.ranked)
-    if best is None:
+    winner, default, count = ranking.winner, ranking.default, len(ranking.ranked)
+    if winner is None:
         return f"No setting could be ranked; {len(ranking.rows)} were tried."
     figures = " and ".join(_figure(ranking, goal) for goal in ranking.goals)
-    if default is not None and best["id"] == default["id"]:
-        return f"The default configuration is the best of {count} settings: {figures}."
-    setting = setting_text(best, ranking.knobs)
+    if default is not None and winner["id"] == default["id"]:
+        place = "is the best" if winner["rank"] == 1 else "stays the choice"
+        return f"The default configuration {place} of {count} settings: {figures}."
+    setting = setting_text(winner, ranking.knobs)
     if count == 1 or not setting:
         return f"{figures}."
     return f"Best of {count} settings: {setting}, with {figures}."
 
 
 def _figure(ranking: Ranking, goal: Goal) -> str:
-    assert ranking.best is not None
-    text = f"{title(goal.metric)} {figure_text(goal.metric, ranking.best[goal.metric])} {unit(goal.metric)}".rstrip()
+    assert ranking.winner is not None
+    text = f"{title(goal.metric)} {figure_text(goal.metric, ranking.winner[goal.metric])} {unit(goal.metric)}".rstrip()
     change = _change(ranking, goal)
     return f"{text} ({change} against the default)" if change else text
 
 
 def _change(ranking: Ranking, goal: Goal) -> str:
-    best, default = ranking.best, ranking.default
-    if best is None or default is None or best["id"] == default["id"]:
+    winner, default = ranking.winner, ranking.default
+    if winner is None or default is None or winner["id"] == default["id"]:
         return ""
-    return change_text(best[f"delta:{goal.metric}"])
+    return change_text(winner[f"delta:{goal.metric}"])
 
 
 def _tile(ranking: Ranking, goal: Goal) -> Tile:
-    assert ranking.best is not None
-    change = float(ranking.best[f"delta:{goal.metric}"])
+    assert ranking.winner is not None
+    change = float(ranking.winner[f"delta:{goal.metric}"])
     return Tile(
         label=title(goal.metric),
-        value=figure_text(goal.metric, ranking.best[goal.metric]),
+        value=figure_text(goal.metric, ranking.winner[goal.metric]),
         unit=unit(goal.metric),
         change=_change(ranking, goal),
         better=change > 0 if goal.direction == "maximize" else change < 0,
@@ -129,12 +130,12 @@ def _tile(ranking: Ranking, goal: Goal) -> Tile:
 
 
 def _choices(ranking: Ranking) -> list[Choice]:
-    best, default = ranking.best, ranking.default
-    if best is None:
+    winner, default = ranking.winner, ranking.default
+    if winner is None:
         return []
     choices = []
     for knob in ranking.knobs:
-        value = value_text(best.get(knob))
+        value = value_text(winner.get(knob))
         other = value if default is None else value_text(default.get(knob))
         choices.append(Choice(knob_name(knob), value, "" if other == value else other))
     return choices
@@ -160,24 +161,21 @@ def _charts(ranking: Ranking) -> list[Chart]:
 
 
 def _curves(ranking: Ranking) -> dict[str, Sequence[Record]]:
-    """Return the records to draw: best and default, from the closing comparison if there is one, else the best runs."""
-    best, default = ranking.best, ranking.default
-    if best is None:
-        return {}
+    """Return the records to draw: the first and the default, as the closing comparison measured them if it did."""
+    first, default = ranking.ranked.head(1), ranking.default
     if default is None:
         rows = ranking.ranked.head(MOST_CURVES)
         return {f"rank {row['rank']}": _records(ranking, str(row["id"])) for _, row in rows.iterrows()}
-    if best["id"] == default["id"]:
-        return {"default": _records(ranking, str(best["id"]))}
-    both = (str(best["id"]), str(default["id"]))
-    again = {name: [record for number, record in _closing(ranking) if str(number) == name] for name in both}
-    if not all(again.values()):
-        again = {name: _records(ranking, name) for name in both}
-    return {"rank 1": again[both[0]], "default": again[both[1]]}
+    trials = dict.fromkeys([str(first["id"].iloc[0]), str(default["id"])])
+    labels = {name: "default" if name == str(default["id"]) else "rank 1" for name in trials}
+    again = {name: _again(ranking, name) for name in trials}
+    runs = again if all(again.values()) else {name: _records(ranking, name) for name in trials}
+    return {f"{labels[name]}, trial {name}": runs[name] for name in trials}
 
 
-def _closing(ranking: Ranking) -> list[tuple[int, Record]]:
-    return ranking.study.closing if ranking.study else []
+def _again(ranking: Ranking, name: str) -> list[Record]:
+    closing = ranking.study.closing if ranking.study else []
+    return [record for number, record in closing if str(number) == name and record.kind == ranking.kind]
 
 
 def _records(ranking: Ranking, name: str) -> list[Record]:

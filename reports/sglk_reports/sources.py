@@ -64,7 +64,7 @@ def _default_paths(root: Path) -> list[Path]:
     found = [root / name for name in (STUDIES, RUNS) if (root / name).is_dir()]
     if not found:
         raise ConfigError(
-            f"no {STUDIES}/ and no {RUNS}/ in {str(root.resolve())!r}; run `sglk tune` or `sglk bench` first, or name a path"
+            f"no {STUDIES}/ or {RUNS}/ in {str(root.resolve())!r}; run `sglk tune` or `sglk bench` first or name a path"
         )
     return found
 

@@ -55,22 +55,10 @@ class Measurement:
 
 
 @dataclass
-class Gain:
-    """How much better the winner is than the default; above 1 = better, whatever the goal's direction."""
-
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    pairs: int | None = None
-
-
-@dataclass
 class Closing:
-    """Winner and default, measured again in turns."""
+    """The first of the ranking and the default, measured again in turns."""
 
     measurements: list[Measurement] = field(default_factory=list)
-    gain: dict[str, Gain] = field(default_factory=dict)
-    beyond_noise: bool | None = None
     verdict: str | None = None
 
 
@@ -97,6 +85,7 @@ class Study:
     baseline: int | None = None
     """Number of the default configuration's trial."""
     winner: int | None = None
+    """Number of the trial whose setting is kept: the default's where no other one beat it beyond noise."""
     rule: str = ""
     """How the study ranks, in words."""
     closing: Closing | None = None

@@ -97,7 +97,8 @@ def _known(rows: pd.DataFrame, name: str) -> bool:
 
 
 def _note(row: "pd.Series[Any]") -> str:
-    words = ["default configuration"] if row["is_default"] else []
+    words = ["winner"] if row["is_winner"] else []
+    words += ["default configuration"] if row["is_default"] else []
     words += [str(row["source"])] if row["source"] in ("control", "retry") else []
     if row["state"] != "COMPLETE":
         words.append(f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"]))
@@ -110,6 +111,6 @@ def _note(row: "pd.Series[Any]") -> str:
 def _mark(row: "pd.Series[Any]") -> Mark:
     if row["state"] in ("FAIL", "INVALID", "PRUNED"):
         return "failed"
-    if not pd.isna(row["rank"]) and row["rank"] == 1:
+    if row["is_winner"]:
         return "best"
     return "default" if row["is_default"] else ""

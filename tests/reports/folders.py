@@ -96,8 +96,12 @@ def study(
     goals: tuple[Goal, ...] = (Goal("output_throughput", "maximize"), Goal("ttft_s_p99", "minimize")),
     failing: dict[str, Any] | None = None,
     reason: str = "engine ended with exit code 137 (out of memory)",
+    kept: int | None = None,
 ) -> Path:
-    """Write a finished grid study below `root`; the setting `failing` has no record. Returns its folder."""
+    """Write a finished grid study below `root` and return its folder.
+
+    The setting `failing` has no record. `kept` is the trial that the closing comparison chose instead of the first.
+    """
     folder = root / name
     points = [dict(zip(SPACE, values, strict=True)) for values in product(*SPACE.values())]
     points.sort(key=lambda params: params != DEFAULT)
@@ -139,11 +143,21 @@ def study(
         done=len(points),
         trials=trials,
         baseline=0,
-        winner=order[0].number if order else None,
+        winner=kept if kept is not None else order[0].number if order else None,
         rule=rule_of(goals),
-        closing=None,
+        closing=None if kept is None else _closing(folder, order[0], trials[kept]),
         profile=f"profiles/{chip}/smollm2.yaml",
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_summary(summary, folder)
     return folder
+
+
+def _closing(folder: Path, first: TrialSummary, default: TrialSummary) -> dict[str, Any]:
+    measurements = []
+    for trial in (default, first):
+        run = record(f"closing-{trial.number}", ttft_s=0.123, tpot_s=0.01)
+        run.save(folder / f"closing/{trial.number:03}-1.json")
+        measurements.append({"number": trial.number, "values": {}, "record": f"closing/{trial.number:03}-1.json"})
+    verdict = f"trial {first.number} looked best but does not beat the default beyond noise"
+    return {"default": 0, "winner": first.number, "accepted": False, "measurements": measurements, "verdict": verdict}
