@@ -33,6 +33,7 @@ class DummyWeights:
             raise ModelLoadError(f"{self}: tensor {name!r} is missing")
         if name.endswith("norm.weight"):
             return torch.ones(shape)
-        generator = torch.Generator().manual_seed(self._seed * 2**32 + zlib.crc32(name.encode()))
+        # The CPU generator looks at the lower 32 bits of its seed alone.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
         bound = (3 / shape[-1]) ** 0.5
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
