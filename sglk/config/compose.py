@@ -4,12 +4,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
@@ -25,7 +28,6 @@ from sglk.config.check import check
 from sglk.config.groups import parse_groups
 from sglk.config.keys import ROOTS
 from sglk.config.profile_source import ProfileSource
-from sglk.config.quoting import quoted_value
 from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path
 from sglk.config.sources import Layer, read_layers, runtime_sources
@@ -77,10 +79,8 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     with _hydra_lock, _hydra(search) as loader:
         layers: list[Layer] = []
         try:
-            passed = [*typed, _search_path_override(search)]
-            defaults = _defaults(loader, command, passed)
-            layers = read_layers([default for default in defaults if default.config_path != "hydra/config"], search)
-            tree = hydra_compose(command, passed, return_hydra_config=True)
+            layers = read_layers(_defaults(loader, command, typed), search)
+            tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise explain(error, ROOTS[command], typed, layers) from error
     choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if "/" not in group}
@@ -109,23 +109,34 @@ def _defaults(loader: ConfigLoader, command: str, overrides: list[str]) -> list[
     return found
 
 
-def _search_path_override(search: SearchPath) -> str:
-    entries = [f"file://{root}" for root in search.roots[1:]]
-    entries += [f"{ProfileSource.scheme()}://{folder}" for folder in search.profiles]
-    return f"hydra.searchpath=[{','.join(quoted_value(entry) for entry in entries)}]"
-
-
 @contextmanager
 def _hydra(search: SearchPath) -> Iterator[ConfigLoader]:
     """Give a config loader over `search`; Hydra as the caller's own program may have set it up stays as it was."""
+    _register_once()
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        # What `hydra.initialize_config_dir` does, with a search path of several folders: its own way to name further
+        # folders, the override `hydra.searchpath`, cannot put one before the first and cannot hold the primary config.
+        Hydra.create_main_hydra2(task_name="sglk", config_search_path=_hydra_path(search))
+        yield GlobalHydra.instance().config_loader()
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def _hydra_path(search: SearchPath) -> ConfigSearchPath:
+    first, *others = search.roots
+    path = create_config_search_path(f"file://{first}")
+    for root in others:
+        path.prepend("sglk", f"file://{root}", anchor="schema")
+    for folder in search.profiles:
+        path.prepend("sglk", f"{ProfileSource.scheme()}://{folder}", anchor="schema")
+    return path
+
+
+@cache
+def _register_once() -> None:
     store = ConfigStore.instance()
     for command, root in ROOTS.items():
         store.store(name=f"sglk_{command}", node=root)
     Plugins.instance().register(ProfileSource)
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(search.roots[0]), job_name="sglk", version_base=None):
-            yield GlobalHydra.instance().config_loader()
-    finally:
-        GlobalHydra.instance().hydra = outer

@@ -32,10 +32,19 @@ def require_values(tree: DictConfig, root: type, overrides: Sequence[str], layer
             isinstance(raw, str) and "${" in raw and (problem := _interpolation_problem(path, raw, parent, name, root))
         ):
             problems.append(problem)
+    # A `???` in a file above a value is a demand too, though OmegaConf keeps the value below it.
+    missing += [path for path in _demanded(overrides, layers) if path not in missing]
     if missing:
         raise ConfigError(f"no value for {', '.join(missing)}; write {' '.join(f'{path}=VALUE' for path in missing)}")
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _demanded(overrides: Sequence[str], layers: Sequence[Layer]) -> Iterator[str]:
+    for layer in layers:
+        for path, value, *_ in _leaves(layer.values, None, ""):
+            if value == "???" and raw_value(path, overrides, layers) == ("???", str(layer.file)):
+                yield path
 
 
 def _leaves(raw: Any, node: Any, prefix: str) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -45,8 +54,9 @@ def _leaves(raw: Any, node: Any, prefix: str) -> Iterator[tuple[str, Any, Any, A
         path = f"{prefix}.{name}" if prefix else str(name)
         if not isinstance(value, dict | list):
             yield path, value, node, name
-        elif isinstance(node, DictConfig | ListConfig):
-            yield from _leaves(value, node._get_node(name), path)
+        else:
+            inner = node._get_node(name) if isinstance(node, DictConfig | ListConfig) else None
+            yield from _leaves(value, inner, path)
 
 
 def _interpolation_problem(path: str, raw: str, parent: Any, name: Any, root: type) -> str | None:

@@ -1,0 +1,151 @@
+"""What users type: which words are taken as they are, and what the others are answered with."""
+
+import shlex
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglk.config.compose import compose
+from sglk.config.quoting import quoted, shell_form
+from sglk.errors import ConfigError
+
+
+def refusal(command: str, *words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(command, words)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("word", "typed"),
+    [
+        ("groups=cuda:0,kunlun:0;cuda:1", """groups="'cuda:0,kunlun:0;cuda:1'\""""),
+        ("groups=cuda:0,kunlun:0", """groups="'cuda:0,kunlun:0'\""""),
+        ("model=/data/a=b/m", """model="'/data/a=b/m'\""""),
+        ("model=/data/模型/m", """model="'/data/模型/m'\""""),
+        ("model=/data/q#1", """model="'/data/q#1'\""""),
+        ("model=/data/Qwen (1)/m", """model="'/data/Qwen (1)/m'\""""),
+        ("server.served_model_name=<|im_end|>", """server.served_model_name="'<|im_end|>'\""""),
+        ("server.chat_template=~/chat.jinja", """server.chat_template="'~/chat.jinja'\""""),
+    ],
+)
+def test_a_value_outside_the_grammar_is_answered_with_the_quoted_form_and_that_form_works(
+    word: str, typed: str
+) -> None:
+    assert typed in refusal("serve", word)
+    config = compose("serve", shlex.split(typed)).config
+    value = word.partition("=")[2]
+    assert value in (
+        ";".join(",".join(group.devices) for group in config.groups),
+        config.model.path,
+        config.server.served_model_name,
+        config.server.chat_template,
+    )
+
+
+@settings(max_examples=300)
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip))
+def test_the_form_to_type_gives_exactly_the_text(value: str) -> None:
+    words = shlex.split(shell_form("key", value))
+    assert len(words) == 1
+    for line in (words[0], quoted("key", value)):
+        assert OverridesParser.create().parse_override(line).value() == value
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_an_unknown_key_is_refused_with_and_without_plus(plus: str) -> None:
+    message = refusal("serve", f"{plus}runtime.chunked_prefil_size=4096")
+    assert "'runtime.chunked_prefil_size'" in message
+    assert "did you mean 'runtime.chunked_prefill_size'" in message
+    assert "+" not in message.replace(f"{plus}runtime", "runtime")
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_a_known_key_is_set_with_and_without_plus(plus: str) -> None:
+    assert compose("serve", [f"{plus}server.port=81"]).config.server.port == 81
+    assert compose("serve", [f"{plus}chip=h100"]).config.chip.name == "h100"
+
+
+def test_pass_through_nodes_take_any_key() -> None:
+    config = compose("serve", ["backend.options.graph.level=2", "+engine.extra_args.attention-backend=kunlun"]).config
+    assert config.backend.options == {"graph": {"level": 2}}
+    assert config.engine.extra_args == {"attention-backend": "kunlun"}
+
+
+@pytest.mark.parametrize(
+    ("words", "override"),
+    [
+        (["--chunked-prefill-size", "4096"], "write runtime.chunked_prefill_size=4096 in place of"),
+        (["--chunked-prefill-size=4096"], "write runtime.chunked_prefill_size=4096 in place of"),
+        (["--backend", "kunlun"], "write backend=kunlun in place of --backend kunlun"),
+        (["--port", "80", "--tp", "2"], "write server.port=80 runtime.tp_size=2 in place of --port 80 --tp 2"),
+        (["--disable-cuda-graph", "chip=h100"], "write runtime.disable_cuda_graph=true in place of"),
+        (["--device-groups", "cuda:0;cuda:1"], """write groups="'cuda:0;cuda:1'" in place of"""),
+        (["--model-path", "/data/m"], "write model=/data/m in place of"),
+        (["--max_running_requests", "8"], "write runtime.max_running_requests=8"),
+        (["--chunked-prefil-size", "4096"], "did you mean runtime.chunked_prefill_size=...?"),
+        (["-p", "80"], "flag --p is unknown"),
+    ],
+)
+def test_flags_in_the_gnu_style_get_the_override_to_type(words: list[str], override: str) -> None:
+    assert override in refusal("serve", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["kunlun"], "'kunlun' is not of the form key=value"),
+        (["chip"], "write chip=VALUE"),
+        (["port=80"], "did you mean 'server.port'?"),
+        (["~chip"], "does not do"),
+        (["chip@other=h100"], "write chip=h100"),
+        (["profile=cpu/smollm2"], "write profiles=chip/model"),
+        (["hydra.verbose=true"], "unknown key 'hydra.verbose'"),
+        (["workload=chat"], "it belongs to `sglk bench`, `sglk tune`"),
+        (["chip="], "is not the name of an option"),
+        (["chip=[h100]"], "is not the name of an option"),
+        (["runtime={chunked_prefil_size: 1}"], "did you mean 'runtime.chunked_prefill_size'?"),
+    ],
+)
+def test_other_words_are_refused_with_a_way_out(words: list[str], part: str) -> None:
+    assert part in refusal("serve", *words)
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("chip=kunlum", ("did you mean 'kunlun'?", "`sglk chips` lists all")),
+        ("model=smolm2", ("did you mean 'smollm2'?", "`sglk models` lists all")),
+        ("backend=cuad", ("options: auto, cpu",)),
+        ("runtime=defualt", ("did you mean 'default'?",)),
+        ("profiles=cpu/no-such-model", ("searched", "none")),
+    ],
+)
+def test_an_unknown_option_lists_what_is_near_and_how_to_see_all(word: str, parts: tuple[str, ...]) -> None:
+    message = refusal("serve", word)
+    assert message.startswith(f"{word} is unknown")
+    for part in parts:
+        assert part in message
+
+
+def test_several_values_are_for_the_search_space() -> None:
+    message = refusal("tune", "runtime.chunked_prefill_size=512,1024")
+    assert "search.space.runtime.chunked_prefill_size=[512,1024]" in message
+
+
+def test_a_dimension_of_the_search_space_is_set_by_its_own_key() -> None:
+    words = ["search.space.runtime.chunked_prefill_size=[256,768]", "search.space.runtime.page_size=[16,32]"]
+    space = compose("tune", words).config.search.space
+    assert space["runtime.chunked_prefill_size"] == [256, 768]
+    assert space["runtime.page_size"] == [16, 32]
+    assert space["runtime.schedule_policy"] == ["fcfs", "lpm"]
+
+
+def test_text_that_looks_like_a_number_stays_as_typed() -> None:
+    config = compose("serve", ["server.served_model_name=1e5", "server.api_key=1_000"]).config
+    assert config.server.served_model_name == "1e5"
+    assert config.server.api_key == "1_000"

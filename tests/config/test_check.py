@@ -1,0 +1,91 @@
+"""Ranges and rules between settings."""
+
+import pytest
+
+from sglk.config.compose import compose
+from sglk.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["runtime.chunked_prefill_size=0"], "it is at least 1; -1 = no chunking"),
+        (["runtime.max_running_requests=0"], "runtime.max_running_requests=0 is too small"),
+        (["runtime.mem_fraction_static=0"], "is not in (0, 1]"),
+        (["runtime.mem_fraction_static=1.01"], "is not in (0, 1]"),
+        (["runtime.mem_fraction_static=nan"], "is not in (0, 1]"),
+        (["runtime.schedule_policy=lmp"], "did you mean 'lpm'? allowed: fcfs, lpm, shortest_prompt_first"),
+        (["runtime.radix_min_len=-1"], "runtime.radix_min_len=-1 is too small"),
+        (["runtime.schedule_conservativeness=0"], "is not a positive number"),
+        (["runtime.kv_cache_dtype=fp8"], "is not allowed on chip 'cpu'; allowed: auto, fp32, bf16, fp16"),
+        (["chip=kunlun", "runtime.kv_cache_dtype=fp8_e5m2"], "on chip 'kunlun'; allowed: auto, fp16, bf16"),
+        (["chip=kunlun", "runtime.dtype=fp32"], "on chip 'kunlun'; allowed: auto, fp16, bf16"),
+        (["runtime.dtype=bfloat16"], "allowed: auto, fp32, bf16, fp16"),
+        (["chip=kunlun", "runtime.quantization=fp8"], "allowed: null, w8a8_int8, compressed-tensors"),
+        (["chip=kunlun", "runtime.page_size=16"], "is not allowed on chip 'kunlun'; allowed: 128"),
+        (["chip=kunlun", "runtime.chunked_prefill_size=3000"], "runtime.page_size=128; write 2944 or 3072"),
+        (["runtime.chunked_prefill_size=5"], "write 16 or 32"),
+        (["model=qwen32b", "runtime.tp_size=3"], "the 40 attention heads of 'qwen32b'; allowed: 1, 2, 4, 8, 40"),
+        (["model=qwen32b", "runtime.tp_size=5"], "neither divides the 8 key-value heads"),
+        (["groups='cpu:0,cpu:1,cpu:2'", "runtime.tp_size=2", "model=qwen7b"], "has 3 devices"),
+        (["server.port=65536"], "allowed: 0 (any free port) to 65535"),
+        (["server.port=-1"], "is not a port"),
+        (["backend.fallback=never"], "allowed: allow, warn, forbid"),
+        (["engine.name=sglank"], "allowed: native"),
+    ],
+)
+def test_a_deployment_out_of_range_is_refused(words: list[str], part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose("serve", words)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["workload.arrival=poisson"], "needs workload.rate"),
+        (["workload.concurrency=0"], "workload.concurrency=0 is too small"),
+        (["workload.range_ratio=0"], "is not in (0, 1]"),
+        (["bench.slo.ttft_s=0"], "bench.slo.ttft_s=0 is not a positive number"),
+        (["bench.url=localhost:80"], "does not begin with http://"),
+        (["bench.salt=x"], "write bench.cache=salt"),
+        (["objective.goals=[]"], "objective.goals is empty"),
+        (["objective.goals=[output_throughput]"], "is not of the form maximize:METRIC"),
+        (["objective.goals=['maximize:output_thruput']"], "did you mean 'output_throughput'?"),
+        (["objective.goals=['minimize:goodput','maximize:goodput']"], "names one metric twice"),
+        (["objective.goals=['maximize:goodput']"], "goal goodput needs a limit"),
+        (["search.pruner=median", "objective=balanced"], "works with one goal only"),
+        (["search.space.runtime.chunked_prefil_size=[1]"], "did you mean 'runtime.chunked_prefill_size'?"),
+        (["search.space.server.port=[1]"], "does not name a runtime parameter"),
+        (["search.space.runtime.page_size=[]"], "has no candidates"),
+        (["search.space.runtime.page_size=[16,many]"], "candidate 'many' of search.space.runtime.page_size is not an"),
+        (["search.n_trials=0"], "search.n_trials=0 is too small"),
+        (["study.repeats=0"], "study.repeats=0 is too small"),
+    ],
+)
+def test_a_study_out_of_range_is_refused(words: list[str], part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose("tune", words)
+    assert part in str(caught.value)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose("serve", ["server.port=70000", "runtime.page_size=0", "runtime.schedule_policy=best"])
+    for key in ("server.port", "runtime.page_size", "runtime.schedule_policy"):
+        assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runtime.chunked_prefill_size=-1"],
+        ["runtime.mem_fraction_static=1"],
+        ["server.port=0"],
+        ["chip=h100", "runtime.kv_cache_dtype=fp8_e5m2", "runtime.quantization=fp8"],
+        ["model=qwen7b", "runtime.tp_size=4"],
+        ["model=qwen0_5b", "runtime.tp_size=14"],
+    ],
+)
+def test_the_ends_of_ranges_are_allowed(words: list[str]) -> None:
+    assert compose("serve", words).config.groups

@@ -1,0 +1,253 @@
+"""Composition: every shipped choice, order of strength, missing values, types and the environment."""
+
+import itertools
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from sglk.config.catalogue import chips
+from sglk.config.check import check
+from sglk.config.compose import compose
+from sglk.config.schema import BenchConfig, GroupConfig, ServeConfig, TuneConfig
+from sglk.config.search_path import search_path
+from sglk.errors import ConfigError
+
+
+def refusal(command: str, *words: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(command, words, config_dir)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def write_profile(folder: Path, chip: str, model: str, text: str = "runtime:\n  chunked_prefill_size: 1024\n") -> Path:
+    return write(folder / "profiles" / chip / f"{model}.yaml", f"# @package _global_\n{text}")
+
+
+CHIPS = search_path().options("chip")
+MODELS = search_path().options("model")
+PAIRS = list(itertools.product(CHIPS, MODELS))
+DIAGONAL = [(CHIPS[i % len(CHIPS)], MODELS[i % len(MODELS)]) for i in range(max(len(CHIPS), len(MODELS)))]
+
+
+def composed(chip: str, model: str) -> ServeConfig:
+    config = compose("serve", [f"chip={chip}", f"model={model}", "profiles=none"]).config
+    assert (config.chip.name, config.model.name) == (chip, model)
+    assert config.backend.name == config.chip.backend
+    assert config.groups == [GroupConfig("group0", [f"{config.chip.backend}:0"])]
+    return config
+
+
+def test_every_chip_fits_every_model() -> None:
+    configs = [composed(chip, model) for chip, model in DIAGONAL]
+    for on_chip, of_model in itertools.product(configs, configs):
+        check(replace(on_chip, model=of_model.model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chip", "model"), PAIRS)
+def test_every_chip_composes_with_every_model(chip: str, model: str) -> None:
+    composed(chip, model)
+
+
+@pytest.mark.parametrize("group", ["workload", "objective", "search"])
+def test_every_workload_objective_and_search_composes(group: str) -> None:
+    for option in search_path().options(group):
+        assert getattr(compose("tune", [f"{group}={option}"]).config, group).name == option
+
+
+def test_each_command_has_its_own_root() -> None:
+    assert type(compose("serve").config) is ServeConfig
+    assert type(compose("bench").config) is BenchConfig
+    assert type(compose("tune").config) is TuneConfig
+
+
+def test_every_figure_of_a_chip_has_a_source() -> None:
+    for option, chip in ((entry.config.name, entry.config) for entry in chips()):
+        for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s", "peak_tflops"):
+            if getattr(chip, name):
+                assert chip.figures[name].source, (option, name)
+                assert chip.figures[name].quality in ("datasheet", "measured", "derived", "claimed", "unverified")
+
+
+def test_values_come_from_the_strongest_place(folder: Path) -> None:
+    profile = write_profile(folder, "kunlun", "qwen32b", "runtime: {chunked_prefill_size: 2048, radix_min_len: 64}\n")
+    composed = compose("serve", ["chip=kunlun", "model=qwen32b", "runtime.radix_min_len=128"])
+    runtime = composed.config.runtime
+    values = (runtime.radix_min_len, runtime.chunked_prefill_size, runtime.mem_fraction_static, runtime.tp_size)
+    assert values == (128, 2048, 0.75, 1)
+    assert composed.sources["runtime.radix_min_len"] == "command line"
+    assert composed.sources["runtime.chunked_prefill_size"] == f"profile {profile}"
+    assert composed.sources["runtime.mem_fraction_static"] == "chip kunlun"
+    assert composed.sources["runtime.tp_size"] == "runtime default"
+    assert composed.sources["runtime.enable_torch_compile"] == "default"
+    assert composed.profile_path == profile
+    assert composed.choices["profiles"] == "kunlun/qwen32b"
+
+
+def test_the_order_of_words_does_not_weaken_the_command_line(folder: Path) -> None:
+    write_profile(folder, "kunlun", "qwen32b")
+    composed = compose("serve", ["runtime={chunked_prefill_size: 4096}", "model=qwen32b", "chip=kunlun"])
+    assert composed.config.runtime.chunked_prefill_size == 4096
+    assert composed.sources["runtime.chunked_prefill_size"] == "command line"
+
+
+def test_profiles_are_off_on_demand_and_in_studies(folder: Path) -> None:
+    write_profile(folder, "kunlun", "qwen32b")
+    words = ["chip=kunlun", "model=qwen32b"]
+    assert compose("bench", words).config.runtime.chunked_prefill_size == 1024
+    for command, extra in (("serve", ["profiles=none"]), ("tune", [])):
+        composed = compose(command, [*words, *extra])
+        assert composed.config.runtime.chunked_prefill_size == 3072
+        assert composed.profile_path is None
+        assert composed.choices["profiles"] == "none"
+    assert compose("tune", [*words, "profiles=kunlun/qwen32b"]).config.runtime.chunked_prefill_size == 1024
+
+
+def test_a_profile_of_another_chip_can_be_named(folder: Path) -> None:
+    profile = write_profile(folder, "kunlun", "qwen7b")
+    composed = compose("serve", ["chip=h100", "model=qwen32b", "profiles=kunlun/qwen7b"])
+    assert composed.profile_path == profile
+
+
+def test_a_profile_brings_its_provenance(folder: Path) -> None:
+    write_profile(folder, "cpu", "qwen7b", "runtime: {page_size: 32}\nprofile: {kind: simulated, chip: {name: cpu}}\n")
+    record = compose("serve", ["model=qwen7b"]).config.profile
+    assert record is not None
+    assert (record.kind, record.chip.name, record.schema_version) == ("simulated", "cpu", 1)
+
+
+def test_only_profiles_are_read_from_the_current_directory(folder: Path) -> None:
+    write(folder / "chip" / "cpu.yaml", "# @package _global_\nchip: {name: hijacked}\n")
+    write(folder / "chip" / "stray.yaml", "name: stray\n")
+    write(folder / "serve.yaml", "what: ever\n")
+    write_profile(folder, "h100", "qwen7b")
+    assert compose("serve").config.chip.name == "cpu"
+    assert "stray" not in search_path().options("chip")
+    assert "is unknown" in refusal("serve", "chip=stray")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("server: {port: 1}\n", "a profile may hold `runtime` and `profile` only"),
+        ("runtime: {chunked_prefil_size: 1}\n", "did you mean 'runtime.chunked_prefill_size'"),
+        ("runtime: {chunked_prefill_size: many}\n", "runtime.chunked_prefill_size=many in "),
+        ("runtime: [broken\n", "qwen7b.yaml"),
+        ("runtime: {mem_fraction_static: 1.5}\n", "is not in (0, 1]"),
+    ],
+)
+def test_a_damaged_profile_is_named(folder: Path, text: str, part: str) -> None:
+    write_profile(folder, "cpu", "qwen7b", text)
+    assert part in refusal("serve", "model=qwen7b")
+
+
+def test_a_model_may_be_a_path(folder: Path) -> None:
+    profile = write_profile(folder, "cpu", "My_Model_1_")
+    composed = compose("serve", ["model='/data/a=b/My Model (1)'"])
+    model = composed.config.model
+    assert (model.path, model.name, model.hub_id) == ("/data/a=b/My Model (1)", "My Model (1)", None)
+    assert composed.profile_path == profile
+    assert compose("serve", ["model=tiny.gguf"]).config.model.path == "tiny.gguf"
+    assert compose("tune", ["model=/data/m"]).config.model.name == "m"
+
+
+def test_a_model_may_be_a_hub_name_unless_it_exists_here(folder: Path) -> None:
+    model = compose("serve", ["model=Qwen/Qwen2.5-7B-Instruct"]).config.model
+    assert (model.hub_id, model.path, model.name) == ("Qwen/Qwen2.5-7B-Instruct", None, "Qwen2.5-7B-Instruct")
+    (folder / "Qwen" / "Qwen2.5-7B-Instruct").mkdir(parents=True)
+    model = compose("serve", ["model=Qwen/Qwen2.5-7B-Instruct"]).config.model
+    assert (model.hub_id, model.path) == (None, "Qwen/Qwen2.5-7B-Instruct")
+    assert "./Qwen" in refusal("serve", "model=Qwen")
+
+
+def test_settings_of_a_model_given_by_path_can_be_set(folder: Path) -> None:
+    words = ["model=/data/m", "model.name=mine", "model.rope_theta=5"]
+    assert compose("serve", words).config.model.name == "mine"
+
+
+def test_a_config_dir_adds_and_replaces(folder: Path) -> None:
+    conf = folder / "my conf"
+    write(
+        conf / "chip" / "mine.yaml",
+        "# @package _global_\ndefaults: [kunlun]\nchip: {name: mine}\nruntime: {page_size: 128, radix_min_len: 64}\n",
+    )
+    write(conf / "runtime" / "default.yaml", "tp_size: 2\n")
+    composed = compose("serve", ["chip=mine", "model=qwen32b"], conf)
+    assert (composed.config.chip.name, composed.config.chip.memory_gib) == ("mine", 32)
+    assert composed.config.groups == [GroupConfig("group0", ["kunlun:0", "kunlun:1"])]
+    assert composed.sources["runtime.radix_min_len"] == "chip mine"
+    assert composed.sources["runtime.chunked_prefill_size"] == "chip kunlun"
+    assert "is not a folder" in refusal("serve", config_dir=folder / "none")
+
+
+def test_all_missing_values_are_listed_at_once(folder: Path) -> None:
+    conf = folder / "conf"
+    write(conf / "chip" / "mine.yaml", "# @package _global_\nchip: {name: mine, vendor: '${model.hub_id}'}\n")
+    write(conf / "model" / "bare.yaml", "hub_id: ???\n")
+    message = refusal("serve", "chip=mine", "model=bare", config_dir=conf)
+    assert message.startswith("no value for chip.title, chip.backend, model.name, model.hub_id;")
+    assert "chip.vendor" not in message
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("runtime.chunked_prefill_size=4096.0", "is not an integer; write 4096"),
+        ("runtime.chunked_prefill_size=4e3", "is not an integer; write 4000"),
+        ("runtime.chunked_prefill_size=null", "is not an integer"),
+        ("runtime.chunked_prefill_size=[1]", "is not an integer"),
+        ("runtime.mem_fraction_static=null", "is not a number"),
+        ("runtime.mem_fraction_static=80%", "is not a number; write 0.8"),
+        ("runtime.disable_radix_cache=maybe", "is not true or false"),
+        ("runtime.max_total_tokens=many", "is not an integer or null"),
+        ("server=3", "is not a mapping"),
+    ],
+)
+def test_a_type_error_names_key_value_and_wanted_type(word: str, message: str) -> None:
+    assert refusal("serve", word) == f"{word} {message}"
+
+
+def test_null_is_a_value_where_the_schema_says_so() -> None:
+    assert compose("serve", ["runtime.max_total_tokens=null"]).config.runtime.max_total_tokens is None
+
+
+def test_values_from_the_environment_are_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = folder / "conf"
+    shipped = (search_path().roots[0] / "serve.yaml").read_text(encoding="utf-8")
+    write(conf / "serve.yaml", f"{shipped}server:\n  port: ${{oc.env:SGLK_TEST_PORT}}\n")
+    monkeypatch.setenv("SGLK_TEST_PORT", "8123")
+    assert compose("serve", (), conf).config.server.port == 8123
+    monkeypatch.setenv("SGLK_TEST_PORT", "80a")
+    message = "environment variable SGLK_TEST_PORT='80a' gives server.port, which wants an integer"
+    assert refusal("serve", config_dir=conf) == message
+    monkeypatch.delenv("SGLK_TEST_PORT")
+    message = refusal("serve", config_dir=conf)
+    assert message.startswith("environment variable SGLK_TEST_PORT is not set, and server.port")
+    assert "${oc.env:SGLK_TEST_PORT,DEFAULT}" in message
+    assert compose("serve", ["server.port=1"], conf).config.server.port == 1
+
+
+def test_composition_leaves_hydra_and_the_environment_alone(folder: Path) -> None:
+    before = dict(os.environ)
+    compose("serve")
+    assert not GlobalHydra.instance().is_initialized()
+    assert dict(os.environ) == before
+    assert list(folder.iterdir()) == []
