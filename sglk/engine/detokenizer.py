@@ -34,11 +34,16 @@ class Detokenizer:
         if self._written.endswith(REPLACEMENT):
             self._window, self._written = [], ""
         self._done = len(self._window)
+        self._seen = self._written
 
     def push(self, token: int) -> str:
         """Take one token; return the text that is certain now."""
         self._window.append(token)
         text = self._decode(self._window)
+        if text == self._seen and not self._decode([token]):
+            self._window.pop()  # A special token; it must not age the bytes that wait for their continuation.
+            return ""
+        self._seen = text
         if not text.endswith(REPLACEMENT):
             return self._emit(text, len(self._window))
         pending = len(self._window) - self._done
@@ -48,18 +53,18 @@ class Detokenizer:
 
     def flush(self) -> str:
         """Return what is held back; the answer is complete."""
-        text = self._decode(self._window) if self._window else ""
-        return self._emit(text, len(self._window))
+        return self._emit(self._seen, len(self._window))
 
     def _emit(self, text: str, done: int) -> str:
         """Count the first `done` tokens of the window, which read `text`, as written."""
         delta = text[len(self._written) :]
         self._written, self._done = text, done
         if len(self._window) > WINDOW_TOKENS:
-            start = max(0, min(done, len(self._window)) - CONTEXT_TOKENS)
+            start = max(0, done - CONTEXT_TOKENS)
             self._window = self._window[start:]
             self._done -= start
             self._written = self._decode(self._window[: self._done])
+            self._seen = self._decode(self._window)
         return delta
 
     def _let_go(self, text: str) -> str:

@@ -133,6 +133,29 @@ def test_retraction_takes_the_request_with_the_fewest_tokens_and_repeats_none() 
     assert new.admissions == 2
 
 
+def test_retracted_request_draws_on_as_if_nothing_had_happened() -> None:
+    seeded = SamplingParams(max_new_tokens=200, temperature=1.0, seed=7, ignore_eos=True)
+    rig = Rig(pool_tokens=64, page_size=1, schedule_conservativeness=0.01)
+    for index in range(3):
+        rig.add(str(index), prompt(8, index), seeded)
+
+    assert rig.finish() == {str(index): alone(prompt(8, index), seeded)[:56] for index in range(3)}
+    assert rig.scheduler.retractions > 0
+
+
+def test_retracted_request_can_be_removed_from_the_queue() -> None:
+    rig = Rig(pool_tokens=64, page_size=1, schedule_conservativeness=0.01)
+    for index in range(2):
+        rig.add(str(index), prompt(8, index), LONG)
+    while rig.scheduler.retractions == 0:
+        rig.step()
+    (retracted,) = [name for name, request in rig.live.items() if not request.table.pages]
+    rig.drop(retracted)
+    rig.finish()
+
+    assert len(rig.done) == 1
+
+
 def test_conservative_admission_avoids_retraction() -> None:
     bold, careful = (Rig(pool_tokens=96, page_size=1, schedule_conservativeness=value) for value in (0.01, 1.5))
     for rig in (bold, careful):
