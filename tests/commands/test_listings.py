@@ -1,0 +1,45 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sglk.cli import main
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("chips", ("kunlun", "h100", "cpu")), ("models", ("smollm2", "qwen32b"))]
+)
+def test_listings_have_a_table_and_json(
+    command: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command]) == 0
+    table = capsys.readouterr().out
+    assert main([command, "--json"]) == 0
+    listed = {entry["name"] for entry in json.loads(capsys.readouterr().out)}
+    for name in names:
+        assert name in listed
+        assert any(line.startswith(f"{name} ") for line in table.splitlines())
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: sglk {command}")
+    assert main([command, "chip=cpu"]) == 2
+
+
+def test_doubtful_figures_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["chips"])
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert rows["h100"][1:4] == ["80", "3350", "989.4"]
+    assert rows["kunlun_p800"][1:4] == ["96", "4000?", "345?"]
+    assert rows["cpu"][1:3] == ["asked", "-"]
+
+
+def test_chips_of_the_user_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "chip").mkdir()
+    file = tmp_path / "chip" / "mine.yaml"
+    file.write_text("# @package _global_\ndefaults: [kunlun]\nchip: {name: mine, memory_gib: 16}\n")
+    assert main(["chips", "--json", "--config-dir", str(tmp_path)]) == 0
+    chips = {chip["name"]: chip for chip in json.loads(capsys.readouterr().out)}
+    assert (chips["mine"]["memory_gib"], chips["mine"]["backend"]) == (16, "kunlun")
+    assert chips["mine"]["runtime"]["chunked_prefill_size"] == 3072
+    file.write_text("chip: {name: mine, memory: 16}\n")
+    assert main(["chips", "--config-dir", str(tmp_path)]) == 2
+    assert "memory" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""The command line as a process: fast, quiet and with one line per error."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from sglk import cli
+from sglk.errors import ConfigError, RunError
+
+HEAVY = ("torch", "hydra", "omegaconf", "optuna", "pandas", "fastapi", "plotly", "transformers", "rich", "yaml")
+
+
+def sglk(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONWARNINGS": "error"}
+    return subprocess.run([sys.executable, "-m", "sglk", *words], capture_output=True, text=True, env=env, cwd=cwd)
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules that are loaded once `code` has run."""
+    quiet = "contextlib.redirect_stdout(io.StringIO())"
+    lines = (
+        "import sys, io, json, contextlib",
+        f"with {quiet}:",
+        f"    {code}",
+        "print(json.dumps(list(sys.modules)))",
+    )
+    script = "\n".join(lines)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(result.stdout)}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = modules_after("from sglk.cli import main; main(['--help'])")
+    assert "sglk" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("words", [["show"], ["chips"], ["models"], ["completion", "--words", "serve", ""]])
+def test_no_light_command_imports_torch(words: list[str]) -> None:
+    loaded = modules_after(f"from sglk.cli import main; assert main({words!r}) == 0")
+    assert loaded.isdisjoint({"torch", "optuna", "pandas", "fastapi", "transformers"})
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, (_, summary) in cli.COMMANDS.items():
+        assert f"  {name}" in text
+        assert summary in text
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: sglk {command}")
+
+
+def test_an_error_is_one_line_and_exit_code_2() -> None:
+    result = sglk("show", "chip=kunlum")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "sglk: error: chip=kunlum is unknown; did you mean 'kunlun'? `sglk chips` lists all\n"
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = sglk("--debug", "show", "chip=kunlum")
+    assert result.returncode == 2
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("`sglk chips` lists all\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serv"], "command 'serv' is unknown; did you mean 'serve'?"),
+        (["frobnicate"], "command 'frobnicate' is unknown; commands: serve, bench,"),
+        (["--verbose"], "flag '--verbose' is unknown"),
+        (["show", "--config-dir"], "--config-dir needs a folder"),
+    ],
+)
+def test_unknown_words_have_a_way_out(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sglk ")
+
+
+def run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    def run(arguments: list[str]) -> int:
+        raise error
+
+    module = types.ModuleType("sglk_test_command")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sglk_test_command", module)
+    monkeypatch.setitem(cli.COMMANDS, "test", ("sglk_test_command", "a command for tests"))
+    return cli.main(["test"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("wrong"), 2, "sglk: error: wrong\n"),
+        (RunError("failed"), 1, "sglk: error: failed\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (ModuleNotFoundError("No module named 'optuna'", name="optuna"), 2, "pip install 'sglk[tune]'"),
+        (ModuleNotFoundError("No module named 'pandas.core'", name="pandas.core"), 2, "pip install 'sglk[report]'"),
+        (ValueError("two\nlines"), 70, "sglk: error: internal error: ValueError: two lines; --debug shows where"),
+    ],
+)
+def test_whatever_a_command_raises_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    message: str,
+) -> None:
+    assert run_raising(monkeypatch, error) == code
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") <= 1
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    result = subprocess.run(
+        [sys.executable, "-m", "sglk", "models", "--json"], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert result.stderr == ""
+    assert result.returncode == 141
+
+
+def test_show_from_another_folder_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = sglk("show", "chip=kunlun", "model=qwen32b", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "chunked_prefill_size: 3072" in result.stdout
+    assert list(tmp_path.iterdir()) == []
