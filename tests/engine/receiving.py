@@ -1,0 +1,77 @@
+"""Engines on a scripted runner, and receivers that wait for what they send."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.engine import Engine
+from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
+from sglk.models.dummy_tokenizer import dummy_tokenizer
+from sglk.testing.scripted import ScriptedRunner
+
+TOKENIZER = dummy_tokenizer(320)
+WAIT_S = 20.0
+
+GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0, ignore_eos=True)
+ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+class Receiver:
+    """Takes the outputs of one request."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self._news = threading.Condition()
+
+    def __call__(self, output: Output) -> None:
+        with self._news:
+            assert self.finish is None, "a message after the last one"
+            self.outputs.append(output)
+            self._news.notify_all()
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.outputs[-1].finish if self.outputs else None
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for output in self.outputs for token in output.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(output.text for output in self.outputs)
+
+    def wait(self) -> Finish:
+        """Wait for the end."""
+        self.wait_for(lambda: self.finish is not None)
+        assert self.finish is not None
+        return self.finish
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self._news:
+            assert self._news.wait_for(condition, WAIT_S), f"timed out with {self.outputs[-1:]}"
+
+
+@contextmanager
+def running(runner: ScriptedRunner | None = None, **runtime: Any) -> Iterator[Engine]:
+    engine = Engine(runner or ScriptedRunner(), TOKENIZER, RuntimeConfig(**runtime))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def submit(engine: Engine, name: str, prompt: str | list[int], sampling: SamplingParams = GREEDY) -> Receiver:
+    receiver = Receiver()
+    ids = TOKENIZER.encode(prompt) if isinstance(prompt, str) else prompt
+    engine.submit(GenerateRequest(name, tuple(ids), sampling), receiver)
+    return receiver
+
+
+def scripted(text: str | bytes, **settings: Any) -> ScriptedRunner:
+    """A runner that answers every prompt with the bytes of `text`, then end of sequence."""
+    answer = list(text.encode() if isinstance(text, str) else text)
+    return ScriptedRunner(script=lambda prompt: answer, **settings)
