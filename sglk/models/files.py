@@ -13,6 +13,9 @@ FileFormat = Literal["safetensors", "gguf"]
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
 """What is downloaded from a hub repository: never pickle files (.bin, .pt), which run code when they are read."""
 
+HUB_REPEATS = ("original/*", "consolidated*")
+"""The same weights once more, in the layout of their authors."""
+
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -87,7 +90,11 @@ def _hub_folder(hub_id: str, revision: str | None, download: bool) -> Path:
         ) from None
     try:
         folder = huggingface_hub.snapshot_download(
-            hub_id, revision=revision, allow_patterns=list(HUB_PATTERNS), local_files_only=not download
+            hub_id,
+            revision=revision,
+            allow_patterns=list(HUB_PATTERNS),
+            ignore_patterns=list(HUB_REPEATS),
+            local_files_only=not download,
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
