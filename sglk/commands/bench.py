@@ -38,16 +38,19 @@ def run(arguments: Sequence[str]) -> int:
         command_help("bench", "measure a deployment or a running URL under a workload", BenchConfig, EXAMPLES)
         return 0
     composed = compose("bench", flags.arguments, flags.config_dir)
-    path = _record_path(composed.config)
-    with _Bar(composed.config.bench.progress) as bar, _target(composed, flags, path.with_suffix(".log"), bar) as target:
+    config = composed.config
+    subject = _subject(composed)
+    started = datetime.now(timezone.utc)
+    with _Bar(config.bench.progress) as bar, _target(composed, flags, started, bar) as target:
         record = measure(
             target,
-            composed.config.workload,
-            composed.config.bench,
-            subject=_subject(composed),
+            config.workload,
+            config.bench,
+            subject=subject,
             command=_command_line(arguments),
             on_progress=bar.advance,
         )
+    path = Path(config.bench.output or _free_path(started, record.chip, record.model, config.workload.name, ".json"))
     # Printed before it is written: a full disk costs the file, not the result.
     console().print(show(record))
     record.save(path)
@@ -57,10 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _target(composed: Composed[BenchConfig], flags: CommonFlags, log: Path, bar: "_Bar") -> Target:
+def _target(composed: Composed[BenchConfig], flags: CommonFlags, started: datetime, bar: "_Bar") -> Target:
     config = composed.config
     if config.bench.url is not None:
         return Target(config.bench.url, api_key=config.bench.api_key)
+    log = _free_path(started, config.chip.name, config.model.name, config.workload.name, ".log")
     bar.say(f"starting {config.model.name} on {config.chip.name} (log: {log})")
     return LaunchedServer(
         flags.arguments,
@@ -86,13 +90,11 @@ def _subject(composed: Composed[BenchConfig]) -> Subject:
     )
 
 
-def _record_path(config: BenchConfig) -> Path:
-    if config.bench.output is not None:
-        return Path(config.bench.output)
-    names = (f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}", config.chip.name, config.model.name, config.workload.name)
+def _free_path(started: datetime, chip: str | None, model: str | None, workload: str, suffix: str) -> Path:
+    names = (f"{started:%Y%m%dT%H%M%SZ}", chip or "unknown", model or "unknown", workload)
     stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
     numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    return next(path for number in numbers if not (path := RUNS / f"{stem}{number}.json").exists())
+    return next(path for number in numbers if not (path := RUNS / f"{stem}{number}{suffix}").exists())
 
 
 def _command_line(arguments: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from sglk.bench import target as target_module
 from sglk.bench.target import LaunchedServer, Target, base_url, serve_command, serve_overrides
-from sglk.errors import ConfigError, RunError
+from sglk.errors import RunError
 from tests.bench.mock_server import Call, MockServer, Reply
 
 
@@ -18,12 +18,6 @@ async def nothing(call: Call, reply: Reply) -> None:
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
 def test_the_url_of_the_api_is_as_good_as_that_of_the_server(url: str) -> None:
     assert base_url(url) == "http://h:1"
-
-
-@pytest.mark.parametrize("url", ["localhost:8000", "h", "", "ftp://h", "http://"])
-def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not the address of a server; write http://HOST:PORT"):
-        base_url(url)
 
 
 def test_serving_gets_what_belongs_to_serving() -> None:

@@ -1,0 +1,172 @@
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sglk.bench.record import Record
+from sglk.cli import main
+from sglk.testing.tiny import write_tiny_model
+from tests.bench.cached_server import CachedServer
+from tests.bench.mock_server import Call, MockServer, Reply
+
+SMALL = ("workload=random", "workload.num_requests=4", "workload.input_len=32", "workload.output_len=8")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def the_record() -> Record:
+    (path,) = Path("runs").glob("*.json")
+    return Record.load_file(path)
+
+
+def test_a_running_server_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with CachedServer() as server:
+        assert main(["bench", f"bench.url={server.url}/v1", "bench.api_key=secret", *SMALL]) == 0
+    shown = capsys.readouterr()
+    record = the_record()
+    assert "4 requests in" in shown.out
+    assert "4 ok, 0 failed, 0 timed out, after 2 for warm-up" in shown.out
+    assert "cache flush, 0.0% of prompt tokens from the prefix cache" in shown.out
+    for row in ("time to first token", "time per output token", "inter-token latency", "end to end", "output tokens/s"):
+        assert row in shown.out
+    assert re.search(r"record: runs/\d{8}T\d{6}Z-unknown-mock-random\.json\n", shown.out)
+    # Nobody watches a progress bar here.
+    assert shown.err == ""
+    # The default chip of the configuration says nothing about a server that somebody else started.
+    assert (record.chip, record.backend, record.model) == (None, None, "mock")
+    assert record.command is not None
+    assert "secret" not in record.command
+    assert not list(Path("runs").glob("*.log"))
+
+
+def test_what_the_user_says_of_a_running_server_is_recorded() -> None:
+    with CachedServer() as server:
+        assert main(["bench", f"bench.url={server.url}", "chip=h100", "bench.output=x/r.json", *SMALL]) == 0
+    assert Record.load_file(Path("x/r.json")).chip == "h100"
+
+
+def test_two_runs_within_a_second_keep_both_records() -> None:
+    with CachedServer() as server:
+        for _ in range(2):
+            main(["bench", f"bench.url={server.url}", *SMALL])
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_too_many_failures_end_with_code_1_and_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    async def refuse(call: Call, reply: Reply) -> None:
+        await reply.json({"error": {"message": "the card is gone"}}, 500)
+
+    with MockServer(refuse, {"/v1/models": {"data": [{"id": "mock"}]}}) as server:
+        assert main(["bench", f"bench.url={server.url}", *SMALL]) == 1
+    shown = capsys.readouterr()
+    assert "0 ok, 4 failed, 0 timed out" in shown.out
+    assert "latency" not in shown.out
+    assert shown.err == (
+        "sglk: error: 4 of 4 requests failed, more than bench.max_failure_rate=0.01 allows; "
+        "first: HTTP 500: the card is gone\n"
+    )
+    assert not the_record().valid
+
+
+def test_a_full_disk_costs_the_file_and_not_the_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with CachedServer() as server:
+        assert main(["bench", f"bench.url={server.url}", *SMALL]) == 1
+    shown = capsys.readouterr()
+    assert "output tokens/s" in shown.out
+    assert re.fullmatch(r"sglk: error: cannot write record 'runs/.*': No space left on device\n", shown.err)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("bench.url=localhost:8000", "bench.url='localhost:8000' does not begin with http"),
+        ("bench.url=http://127.0.0.1:9", "cannot reach http://127.0.0.1:9/"),
+        ("bench.api=grpc", "bench.api"),
+        ("workload.kind=poem", "workload.kind"),
+    ],
+)
+def test_mistakes_are_one_line(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", word, *SMALL]) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "workload=" in shown
+    assert "bench.max_failure_rate" in shown
+
+
+TINY_SERVER = ("runtime.max_total_tokens=2048", "runtime.num_threads=1")
+
+
+def test_an_engine_is_started_measured_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_tiny_model(tmp_path / "tiny")
+    assert main(["bench", f"model={model}", *TINY_SERVER, *SMALL]) == 0
+    record = the_record()
+    assert record.valid
+    assert (record.chip, record.model, record.engine, record.backend) == ("cpu", "tiny", "native", "cpu")
+    assert record.load.url == "launched"
+    assert record.runtime is not None
+    assert record.runtime["max_total_tokens"] == 2048
+    assert record.summary["output_tokens"] == 4 * 8
+    assert record.summary["prompt_tokens"] == 4 * 32
+    assert record.summary["cached_share"] == 0.0
+    assert record.engine_stats["retractions"] == 0
+    assert record.engine_stats["generated_tokens"] == 4 * 8
+    assert record.server.kv_capacity_tokens == 2048
+    assert not any(request.estimated for request in record.requests)
+    assert not alive(server_pid())
+
+
+def test_an_interrupt_leaves_no_engine_behind(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny")
+    endless = ("workload=random", "workload.num_requests=100000", "workload.input_len=32", "workload.output_len=200")
+    command = [sys.executable, "-m", "sglk", "bench", f"model={model}", *TINY_SERVER, *endless]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bench:
+        pid = wait_for_server()
+        assert alive(pid)
+        bench.send_signal(signal.SIGINT)
+        assert bench.wait(30) == 130
+        assert bench.stderr is not None
+        assert bench.stderr.read() == b""
+    assert not alive(pid)
+
+
+def server_pid() -> int | None:
+    """Pid that the started server has announced, None until it has."""
+    texts = [log.read_text() for log in Path("runs").glob("*.log")]
+    ready = re.search(r"^SGLK_READY (\{.*\})$", "".join(texts), re.MULTILINE)
+    return int(json.loads(ready.group(1))["pid"]) if ready else None
+
+
+def wait_for_server() -> int:
+    deadline = time.monotonic() + 60
+    while (pid := server_pid()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return pid
+
+
+def alive(pid: int | None) -> bool:
+    assert pid is not None
+    return Path(f"/proc/{pid}").exists()
