@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sglk.errors import ModelLoadError, nearest
+from sglk.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from sglk.models.causal_lm import CausalLM
@@ -21,7 +21,6 @@ def check_architecture(architecture: str) -> None:
     if architecture not in ARCHITECTURES:
         raise ModelLoadError(
             f"architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
-            f"{nearest(architecture, ARCHITECTURES)}"
         )
 
 
