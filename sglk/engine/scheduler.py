@@ -233,14 +233,15 @@ class Scheduler:
         )
 
     def _decode_batch(self) -> Batch | None:
-        self._make_room()
+        growing = [request for request in self._decoding.values() if len(request.tokens) > request.table.capacity]
+        if growing:
+            self._grow(growing)
         self._ratio.decay()
         rows = [self._decode_row(request) for request in self._decoding.values()]
         return Batch(rows, 0) if rows else None
 
     def _decode_row(self, request: Request) -> BatchRow:
         tokens = request.tokens
-        request.table.reserve(len(tokens))
         return BatchRow(
             request_id=request.request_id,
             input_ids=tokens[-1:],
@@ -248,21 +249,24 @@ class Scheduler:
             pages=request.table.pages,
             sampling=request.sampling,
             seed=request.seed,
-            num_generated=request.num_generated,
+            num_generated=len(tokens) - len(request.prompt_ids),
             samples=True,
         )
 
-    def _make_room(self) -> None:
-        """Retract requests until each one that decodes can have a page for its next token."""
-        missing = sum(request.table.missing_pages(len(request.tokens)) for request in self._decoding.values())
-        if missing <= self._available_pages:
-            return
-        for victim in self._victims():
-            missing -= victim.table.missing_pages(len(victim.tokens))
-            self._retract(victim)
-            if missing <= self._available_pages:
-                break
-        self._ratio.retracted(self._decoding.values())
+    def _grow(self, growing: list[Request]) -> None:
+        """Give each of these requests the page that its next token takes, retracting others if the pool is full."""
+        missing = len(growing)
+        if missing > self._available_pages:
+            for victim in self._victims():
+                missing -= len(victim.tokens) > victim.table.capacity
+                self._retract(victim)
+                if missing <= self._available_pages:
+                    break
+            self._ratio.retracted(self._decoding.values())
+        for request in growing:
+            if request.request_id in self._decoding:
+                room = request.table.reserve(len(request.tokens))
+                assert room, "the last request alone fits the pool"
 
     def _victims(self) -> list[Request]:
         """Running requests in the order of retraction, without the one that stays: the oldest with the most tokens."""

@@ -1,0 +1,95 @@
+"""A real tiny model under a real engine: whatever runs beside a request, its tokens are those of transformers."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.engine import Engine
+from sglk.engine.messages import SamplingParams
+from sglk.testing.tiny import tiny_config
+from tests.engine.receiving import TOKENIZER, Receiver, submit
+from tests.models.greedy import oracle, tiny_runner
+
+CONFIG = tiny_config()
+COUNT = 12
+GREEDY = SamplingParams(max_new_tokens=COUNT, temperature=0.0, ignore_eos=True)
+
+
+def prompts() -> list[list[int]]:
+    """Prompts that share beginnings of all lengths, two twins among them."""
+    rng = random.Random(3)
+    stem = rng.choices(range(256), k=60)
+    shared = (0, 1, 15, 16, 17, 33, 48, 59)
+    return [stem, stem, *(stem[:length] + rng.choices(range(256), k=rng.randrange(1, 20)) for length in shared)]
+
+
+@cache
+def expected() -> list[list[int]]:
+    return oracle(CONFIG, prompts(), COUNT)
+
+
+@contextmanager
+def real_engine(**runtime: Any) -> Iterator[Engine]:
+    settings = {"max_total_tokens": 2048, "num_threads": 1} | runtime
+    engine = Engine(tiny_runner(CONFIG, **settings), TOKENIZER, RuntimeConfig(**settings))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {},
+        {"disable_radix_cache": True},
+        {"page_size": 1, "schedule_policy": "lpm"},
+        {"chunked_prefill_size": 7, "schedule_policy": "shortest_prompt_first"},
+        {"chunked_prefill_size": -1, "max_prefill_tokens": 32, "page_size": 4},
+        {"max_running_requests": 1, "page_size": 4},
+        {"page_size": 4, "max_total_tokens": 96, "schedule_conservativeness": 0.01},
+        {"radix_min_len": 32, "page_size": 8},
+    ],
+    ids=lambda runtime: ",".join(f"{key}={value}" for key, value in runtime.items()) or "default",
+)
+def test_tokens_equal_those_of_transformers(runtime: dict[str, Any]) -> None:
+    with real_engine(**runtime) as engine:
+        for repeat in range(2):
+            receivers = [submit(engine, f"{repeat}-{i}", prompt, GREEDY) for i, prompt in enumerate(prompts())]
+            for receiver in receivers:
+                receiver.wait()
+            assert [receiver.token_ids for receiver in receivers] == expected()
+        stats = engine.stats()
+
+    caches = not runtime.get("disable_radix_cache")
+    assert (stats.cached_prompt_tokens > 0) == caches
+    if runtime.get("max_total_tokens") == 96:
+        assert stats.retractions > 0
+        assert stats.evicted_tokens > 0
+
+
+def test_cached_twin_and_longer_prompt_continue_alike() -> None:
+    stem = prompts()[0]
+    with real_engine(page_size=16) as engine:
+        first = submit(engine, "first", stem, GREEDY)
+        first.wait()
+        twin, longer = (
+            submit(engine, "twin", stem, GREEDY),
+            submit(engine, "longer", stem + first.token_ids[:4], GREEDY),
+        )
+        twin.wait()
+        longer.wait()
+
+    assert [_cached(receiver) for receiver in (first, twin, longer)] == [0, 48, 48]
+    assert twin.token_ids == first.token_ids
+    assert longer.token_ids[: COUNT - 4] == first.token_ids[4:]
+
+
+def _cached(receiver: Receiver) -> int:
+    return receiver.outputs[-1].cached_tokens
