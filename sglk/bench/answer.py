@@ -37,6 +37,10 @@ class Answer:
         self.cached_tokens = _latest(piece.cached_tokens, self.cached_tokens)
         self.finish_reason = piece.finish_reason or self.finish_reason
 
+    def message(self) -> str:
+        """Return the text as it can be sent back; halves of a character that came in two events are joined."""
+        return self.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
     def tokens(self, asked: int) -> tuple[int, bool]:
         """Return the number of generated tokens, and whether it is an estimate.
 

@@ -73,7 +73,7 @@ class _Run:
             if not record.ok:
                 self._give_up(index, place, len(conversation.turns))
                 return
-            prompt = prompt.then(Message("assistant", exchange.answer.text))
+            prompt = prompt.then(Message("assistant", exchange.answer.message()))
             shared_tokens = (record.prompt_tokens or 0) + (record.completion_tokens or 0)
             due = clock()
 

@@ -156,9 +156,12 @@ class Record:
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
-        """Return the record as JSON text, schema version first."""
+        """Return the record as JSON text: schema version first, requests last and one a line."""
         data = asdict(self)
-        return json.dumps({"schema_version": data.pop("schema_version"), **data}, indent=1, allow_nan=False)
+        requests = [json.dumps(request, allow_nan=False) for request in data.pop("requests")]
+        head = json.dumps({"schema_version": data.pop("schema_version"), **data}, indent=1, allow_nan=False)
+        lines = ",\n  ".join(requests)
+        return f'{head.removesuffix("}").rstrip()},\n "requests": [\n  {lines}\n ]\n}}'
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "record") -> "Record":

@@ -51,6 +51,14 @@ def test_a_record_survives_the_disk(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["record.json"]
 
 
+def test_requests_are_one_a_line() -> None:
+    record = make_record()
+    lines = record.to_json().splitlines()
+    assert [line for line in lines if line.strip().startswith('{"index"')] == lines[-5:-2]
+    record.requests = []
+    assert Record.from_json(record.to_json()).requests == []
+
+
 def test_additions_of_a_newer_version_are_ignored() -> None:
     data = json.loads(make_record().to_json())
     data["new_field"] = data["load"]["another"] = 1

@@ -194,6 +194,16 @@ def test_a_conversation_resends_the_answers_that_it_got() -> None:
     assert [body["messages"] for body in bodies if body["messages"] == last[:4]] == [last[:4]]
 
 
+def test_halves_of_a_character_are_joined_before_they_are_sent_back() -> None:
+    async def answer(call: Call, reply: Reply) -> None:
+        halves = [("\ud83d", 1), ("\ude00", 1), ("\ud83d", 1)]
+        await reply.stream(FRAMINGS["one event a read"](events("chat", halves, "final")))
+
+    with MockServer(answer, MODELS) as server:
+        assert run(server, workload("chat", turns=2, num_requests=2, warmup_requests=0)).valid
+    assert server.sent("/v1/chat/completions")[-1]["messages"][-2]["content"] == "\U0001f600\ufffd"
+
+
 def test_turns_after_a_failed_one_count_as_failed() -> None:
     async def fail_at_second(call: Call, reply: Reply) -> None:
         if len(call.body["messages"]) == 3:
