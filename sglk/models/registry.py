@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sglk.errors import ModelLoadError
+from sglk.errors import ModelLoadError, nearest
 
 if TYPE_CHECKING:
     from sglk.models.causal_lm import CausalLM
@@ -18,10 +18,14 @@ ARCHITECTURES = {
 
 def check_architecture(architecture: str) -> None:
     """Raise ModelLoadError, with the supported ones, where no class builds `architecture`. Needs no torch."""
-    if architecture not in ARCHITECTURES:
-        raise ModelLoadError(
-            f"architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
-        )
+    if architecture in ARCHITECTURES:
+        return
+    # Only another spelling is a near match: Qwen3 must not be advised to load as Qwen2.
+    same = [name for name in ARCHITECTURES if name.lower() == architecture.lower()]
+    raise ModelLoadError(
+        f"architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        f"{nearest(architecture, same)}"
+    )
 
 
 def model_class(architecture: str) -> "type[CausalLM]":

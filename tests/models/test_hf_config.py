@@ -101,3 +101,10 @@ def test_a_foreign_architecture_is_said_before_its_missing_keys(tmp_path):
     write_json(tmp_path / "config.json", {"architectures": ["GPT2LMHeadModel"], "n_embd": 768})
     with pytest.raises(ModelLoadError, match="'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM"):
         read_spec(tmp_path)
+
+
+def test_no_other_architecture_is_offered_in_its_place(tmp_path):
+    write_json(tmp_path / "config.json", {"architectures": ["Qwen3ForCausalLM"]})
+    with pytest.raises(ModelLoadError, match="'Qwen3ForCausalLM' is not supported") as raised:
+        read_spec(tmp_path)
+    assert "did you mean" not in str(raised.value)
