@@ -38,6 +38,10 @@ def _parse(word: str, command: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException:
+        if not _is_path_of_words(key.lstrip("+")):
+            raise ConfigError(
+                f"{key!r} in {word!r} is not the name of a setting; see `sglk {command} --help`"
+            ) from None
         raise ConfigError(
             f"the value of {word!r} has characters that need quotes; type {shell_form(key, unquoted(value))}"
         ) from None
@@ -48,10 +52,16 @@ def _parse(word: str, command: str) -> Override:
 
 def _sweep_message(word: str, command: str) -> str:
     key, _, value = word.partition("=")
+    if key in GROUPS[command] and key != "model":
+        return f"{word!r} gives several values; choose one of them"
     message = f"{word!r} gives several values; type {shell_form(key, unquoted(value))} if it is one"
     if command == "tune" and key.startswith("runtime."):
         message += f", or search.space.{key}=[{value}] to search over them"
     return message
+
+
+def _is_path_of_words(key: str) -> bool:
+    return all(part.replace("-", "_").isidentifier() for part in key.split("."))
 
 
 def _meaning(word: str, command: str) -> str:
@@ -76,7 +86,7 @@ def _checked(override: Override, command: str, search: SearchPath) -> list[str]:
 def _choice(group: str, value: object, raw: str, command: str, search: SearchPath) -> list[str]:
     option = raw if isinstance(value, int | float) else value
     if not isinstance(option, str) or not option:
-        raise ConfigError(f"{group}={raw} is not the name of an option; {_options_text(group, '', search)}")
+        raise ConfigError(f"{group}={raw} is not the name of an option{_options_text(group, '', search)}")
     if option in search.options(group):
         return [quoted(group, option)]
     if group == "model" and (found := model_overrides(option, command)):

@@ -141,6 +141,8 @@ def _kv_fits(tp: int, kv_heads: int | None) -> bool:
 
 
 def _server(server: ServerConfig) -> Iterator[str]:
+    if not server.host:
+        yield "server.host is empty; write 127.0.0.1 for this machine alone, 0.0.0.0 for all interfaces"
     if not 0 <= server.port <= 65535:
         yield f"server.port={server.port} is not a port; allowed: 0 (any free port) to 65535"
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)

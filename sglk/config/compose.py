@@ -29,9 +29,10 @@ from sglk.config.groups import parse_groups
 from sglk.config.keys import ROOTS
 from sglk.config.profile_source import ProfileSource
 from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
-from sglk.config.search_path import PROFILES, SearchPath, search_path
+from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, read_layers, runtime_sources
 from sglk.config.values import explain, require_values
+from sglk.errors import ConfigError
 
 RootT = TypeVar("RootT", bound=ServeConfig)
 
@@ -81,8 +82,12 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
         try:
             layers = read_layers(_defaults(loader, command, typed), search)
             tree = hydra_compose(command, typed, return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise explain(error, ROOTS[command], typed, layers) from error
+        except RecursionError as error:
+            raise ConfigError("files include each other in a circle by their defaults lists; break it") from error
+        except (OSError, ValueError) as error:
+            raise unreadable(error, search) from error
     choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if "/" not in group}
     with open_dict(tree):
         del tree["hydra"]

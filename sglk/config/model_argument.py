@@ -19,11 +19,11 @@ def model_overrides(value: str, command: str) -> list[str]:
     A value with a slash or ending in `.gguf` is a path; but `org/name` is a hub name unless it exists here.
     The profile is looked up under the last component, after the user's own `profiles=`, if any.
     """
-    if "/" not in value and not value.endswith(".gguf"):
+    if "/" not in value and not value.endswith(".gguf") and value not in (".", ".."):
         return []
     path = Path(value).expanduser()
     is_hub = _HUB_ID.fullmatch(value) is not None and not value.endswith(".gguf") and not path.exists()
-    name = value.rpartition("/")[2] if is_hub else path.resolve().name
+    name = (value.rpartition("/")[2] if is_hub else path.resolve().name) or "model"
     source = quoted("model.hub_id", value) if is_hub else quoted("model.path", str(path))
     overrides = ["model=local", source, quoted("model.name", name)]
     if command in READS_PROFILES and "profiles" in GROUPS[command]:

@@ -63,6 +63,23 @@ def search_path(config_dir: str | Path | None = None) -> SearchPath:
     return SearchPath(tuple(roots), tuple(profiles))
 
 
+def unreadable(error: OSError | ValueError, search: SearchPath) -> ConfigError:
+    """Return an error that names the file behind one in which Hydra names none: not UTF-8, or with a bad header."""
+    files = [file for folder in (*search.roots, *search.profiles) for file in sorted(folder.rglob("*.yaml"))]
+    if isinstance(error, OSError):
+        return ConfigError(f"cannot read {error.filename}: {error.strerror}")
+    if isinstance(error, UnicodeDecodeError):
+        culprits = [file for file in files if file.read_bytes() == error.object]
+        return ConfigError(f"{' or '.join(map(str, culprits)) or 'a file'} is not UTF-8 text: {error.reason}")
+    culprits = [file for file in files if _has_bad_header(file)]
+    return ConfigError(f"{' or '.join(map(str, culprits)) or 'a file'}: {error}")
+
+
+def _has_bad_header(file: Path) -> bool:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(len(line.lstrip("# ").split()) != 2 for line in lines if line.replace(" ", "").startswith("#@"))
+
+
 def _plugin_folders() -> list[Path]:
     folders = []
     for entry in sorted(entry_points(group=CONF_PLUGINS), key=lambda entry: entry.name):

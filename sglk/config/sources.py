@@ -7,10 +7,11 @@ from typing import Any
 
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from sglk.config.keys import ROOTS, leaves
 from sglk.config.search_path import PROFILES, SearchPath
+from sglk.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,22 @@ def read_layers(defaults: Iterable[ResultDefault], search: SearchPath) -> list[L
         if file is None:
             continue
         group, _, option = str(default.config_path).partition("/")
-        content = OmegaConf.load(file)
-        tree = OmegaConf.create()
-        if default.package:
-            OmegaConf.update(tree, default.package, content)
-        else:
-            tree.merge_with(content)
-        values = OmegaConf.to_container(tree)
-        assert isinstance(values, dict)
-        layers.append(Layer(group if option else "", option or group, file, {str(k): v for k, v in values.items()}))
+        layers.append(Layer(group if option else "", option or group, file, _values(file, default.package)))
     return layers
+
+
+def _values(file: Path, package: str | None) -> dict[str, Any]:
+    content = OmegaConf.load(file)
+    if not isinstance(content, DictConfig):
+        raise ConfigError(f"{file} holds no mapping; write key: value lines")
+    tree = OmegaConf.create()
+    if package:
+        OmegaConf.update(tree, package, content)
+    else:
+        tree.merge_with(content)
+    values = OmegaConf.to_container(tree)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def runtime_sources(overrides: Sequence[str], layers: Sequence[Layer]) -> dict[str, str]:

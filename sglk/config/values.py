@@ -5,10 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    GrammarParseError,
     InterpolationToMissingValueError,
     OmegaConfBaseException,
 )
@@ -85,18 +87,31 @@ def explain(error: Exception, root: type, overrides: Sequence[str], layers: Sequ
     """Return one line for an error of Hydra or OmegaConf."""
     cause = _omegaconf_error(error)
     place = _place(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return ConfigError(
+            f"{place}{error.missing_cfg_file!r} does not exist; options: {', '.join(error.options or [])}"
+        )
     if cause is None:
-        return ConfigError(f"{place}{_first_line(error)}")
+        return ConfigError(f"{place}{_first_line(error).removeprefix(place)}")
     path = str(cause.full_key or cause.key or "")
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and lookup(root, path) is None:
         file = next((f" in {layer.file}" for layer in reversed(layers) if place and _is_at(layer, place)), "")
-        return ConfigError(f"unknown key {path!r}{file}{nearest(path, keys(root)) or '; see --help for all keys'}")
+        return ConfigError(f"unknown key {path!r}{file}{_key_hint(path, root)}")
     return ConfigError(_type_message(path, cause, root, overrides, layers))
+
+
+def _key_hint(path: str, root: type) -> str:
+    head, _, rest = path.partition(".")
+    if head == rest.partition(".")[0]:
+        return f"; a file with a `{head}:` node of its own begins with `# @package _global_`"
+    return nearest(path, keys(root)) or "; see --help for all keys"
 
 
 def _type_message(
     path: str, cause: OmegaConfBaseException, root: type, overrides: Sequence[str], layers: Sequence[Layer]
 ) -> str:
+    if isinstance(cause, GrammarParseError):
+        return f"the value of {path} is not a sound interpolation; write ${{oc.env:NAME}} or ${{another.key}}"
     known = lookup(root, path)
     given = raw_value(path, overrides, layers)
     if given is None or known is None:

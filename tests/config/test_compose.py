@@ -251,3 +251,34 @@ def test_composition_leaves_hydra_and_the_environment_alone(folder: Path) -> Non
     assert not GlobalHydra.instance().is_initialized()
     assert dict(os.environ) == before
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"- a\n", "odd.yaml holds no mapping"),
+        (b"chip:\n\tname: x\n", "odd.yaml"),
+        (b"chip: {name: \xff\xfe}\n", "odd.yaml is not UTF-8 text"),
+        (b"# @package a b c\nchip: {}\n", "odd.yaml: Too many components"),
+        (b"# @package _global_\ndefaults: [nothere]\n", "'chip/nothere' does not exist"),
+        (b"# @package _global_\ndefaults: [odd]\nchip: {name: x}\n", "in a circle"),
+        (b"# @package _global_\nchip: {memry: 3}\n", "odd.yaml; did you mean 'chip.memory_gib'?"),
+        (b"# @package _global_\nchip: {memory_gib: lots}\n", "odd.yaml is not a number or null"),
+        (b"# @package _global_\nchip: {title: '${oc.env:'}\n", "the value of chip.title is not a sound interpolation"),
+        (b"chip: {name: x}\n", "odd.yaml; a file with a `chip:` node of its own begins with `# @package _global_`"),
+        (b"", "no value for chip.name, chip.title, chip.vendor, chip.backend"),
+    ],
+)
+def test_a_damaged_file_of_the_user_is_named(folder: Path, content: bytes, part: str) -> None:
+    (folder / "chip").mkdir()
+    (folder / "chip" / "odd.yaml").write_bytes(content)
+    assert part in refusal("serve", "chip=odd", config_dir=folder)
+
+
+def test_device_groups_in_a_file_need_no_quotes_of_the_grammar(folder: Path) -> None:
+    shipped = (search_path().roots[0] / "serve.yaml").read_text(encoding="utf-8")
+    write(folder / "serve.yaml", f"{shipped}groups: cuda:0,kunlun:0;cuda:1\n")
+    assert [group.devices for group in compose("serve", (), folder).config.groups] == [
+        ["cuda:0", "kunlun:0"],
+        ["cuda:1"],
+    ]
