@@ -2,7 +2,8 @@
 
 `lpm` and `shortest_prompt_first` let requests overtake. A request that has seen MAX_PASSES admission passes (those in
 which at least one request left the queue) goes first, in order of arrival, and so does one that was retracted. So any
-request starts within MAX_PASSES admission passes plus one for each request that arrived before it or was retracted.
+request starts within MAX_PASSES admission passes plus one for each request that arrived before it or was retracted
+(and the few in which the prompt that it shares with a running request is still being computed, see Scheduler).
 """
 
 from collections.abc import Callable, Collection, Iterable

@@ -32,6 +32,8 @@ class Request:
     """Admission pass in which it joined the queue."""
     peeked: tuple[int, int] = (-1, 0)
     """Version of the prefix cache, and the cached length that it had for the prompt."""
+    lead: tuple[int, ...] | None = None
+    """Beginning of the prompt that requests with the same beginning wait for while it is computed."""
     finish: Finish | None = None
 
     def __post_init__(self) -> None:

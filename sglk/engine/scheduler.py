@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 from collections import OrderedDict
+from itertools import islice
 
 from sglk.cache.pages import PagePool
 from sglk.cache.radix import RadixCache
@@ -17,6 +18,9 @@ from sglk.engine.request import Request
 
 logger = logging.getLogger(__name__)
 
+LEAD_TOKENS = 64
+"""Shortest shared beginning, beyond what is cached, for which a request waits for another one's prompt."""
+
 
 class Scheduler:
     """Turns a queue of requests into batches, and their tokens into progress; knows neither device nor text.
@@ -24,6 +28,8 @@ class Scheduler:
     Use it as `add`, then `schedule`, run the batch, `update`, again and again. A request is waiting, prefilling (at
     most one whose prompt takes several steps) or decoding. Prefill comes first, but while anything decodes no two
     prefill steps follow each other, so that long prompts and steady arrivals slow decoding down and never stop it.
+    Of waiting requests that share a long beginning which is not cached, one goes ahead and the others wait until its
+    prompt is computed, to read it from the cache.
 
     Prompt and answer of a request fit the KV pool by construction (`add` limits the answer to the room that is left).
     So when KV runs out, requests go back to the head of the queue (the one that prefills first, then those with the
@@ -51,6 +57,7 @@ class Scheduler:
         self._max_running = runtime.max_running_requests
         self._max_prefill_tokens = runtime.max_prefill_tokens
         self._chunk_size = _chunk_size(runtime)
+        self._radix_min_len = runtime.radix_min_len
         self._order = find_policy(runtime.schedule_policy)
         self._ratio = NewTokenRatio(runtime.schedule_conservativeness)
         self._seeds = random.Random(runtime.random_seed)
@@ -86,6 +93,8 @@ class Scheduler:
         room = self.max_request_tokens - len(request.prompt_ids)
         assert request.prompt_ids
         assert room > 0
+        if not self.has_work:
+            self._ratio.reset()
         sampling = request.sampling
         live = Request(
             request_id=request.request_id,
@@ -103,7 +112,6 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """Return the next step's work, or None when there is none."""
         if not self.has_work:
-            self._ratio.reset()
             return None
         decode_now = self._prefilled_last and bool(self._decoding)
         batch = None if decode_now else self._prefill_batch()
@@ -148,13 +156,15 @@ class Scheduler:
 
     def _prefill_batch(self) -> Batch | None:
         rows: list[BatchRow] = []
+        leads: set[tuple[int, ...] | None] = set()
         if self._prefilling is not None:
+            leads.add(self._prefilling.lead)
             rows.append(self._prefill_row(self._prefilling, min(self._prefilling.pending, self._chunk_size)))
         if self._waiting and self.num_running < self._max_running:
-            self._admit(rows)
+            self._admit(rows, leads)
         return Batch(rows, len(rows)) if rows else None
 
-    def _admit(self, rows: list[BatchRow]) -> None:
+    def _admit(self, rows: list[BatchRow], leads: set[tuple[int, ...] | None]) -> None:
         """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
         budget = self._max_prefill_tokens - sum(len(row.input_ids) for row in rows)
         growth = self._ratio.growth
@@ -162,34 +172,45 @@ class Scheduler:
         if self._prefilling is not None:
             expected += growth(self._prefilling)
         admitted = 0
-        for request in self._order(self._waiting.values(), self.cache, self._pass):
+        order = self._order(self._waiting.values(), self.cache, self._pass)
+        for request in islice(order, self._max_running - self.num_running):
+            # The last token is never matched: its logits are needed to sample the next one.
+            cached = request.table.open(tuple(request.tokens[:-1]))
+            lead = self._lead(request, cached)
+            if lead is not None and lead in leads:
+                request.table.close()
+                continue
             expected += growth(request)
-            size = self._open(request, expected, budget if rows else None)
+            size = self._open(request, cached, expected, budget if rows else None)
             if size == 0:
+                request.table.close()
                 break
+            request.lead = lead
+            leads.add(lead)
             del self._waiting[request.request_id]
             rows.append(self._prefill_row(request, size))
             budget -= size
             admitted += 1
-            if self.num_running == self._max_running:
-                break
         self._pass += bool(admitted)
 
-    def _open(self, request: Request, expected: float, budget: int | None) -> int:
+    def _lead(self, request: Request, cached: int) -> tuple[int, ...] | None:
+        """Return the beginning, cached and then LEAD_TOKENS more, that later requests may share with this one."""
+        end = self.pool.pages_for(cached + LEAD_TOKENS) * self.pool.page_size
+        too_short = end >= len(request.tokens) or end < self._radix_min_len
+        return None if too_short or not self.cache.enabled else tuple(request.tokens[:end])
+
+    def _open(self, request: Request, cached: int, expected: float, budget: int | None) -> int:
         """Give `request` the pages of its prompt; return the tokens to compute in this step, 0 = it has to wait.
 
         `expected` is the KV that the running requests and this one will still add, `budget` what is left of the
         step; None in an empty step, which takes an unchunked prompt of any length.
         """
         table = request.table
-        # The last token is never matched: its logits are needed to sample the next one.
-        cached = table.open(tuple(request.tokens[:-1]))
         pending = len(request.tokens) - cached
         size = min(pending, self._chunk_size)
         fits_step = budget is None or size <= budget
         one_partial = size == pending or self._prefilling is None
         if not (fits_step and one_partial and self._fits_pool(request, expected)):
-            table.close()
             return 0
         table.reserve(len(request.tokens))
         if request.admissions == 0:

@@ -3,6 +3,7 @@
 import pytest
 
 from sglk.engine.messages import SamplingParams
+from sglk.testing.scripted import ScriptedRunner
 from tests.engine.receiving import TOKENIZER, running, scripted, submit
 
 TEXT = "你好👩‍👩‍👧é"
@@ -92,9 +93,8 @@ def test_ignored_end_of_sequence_goes_on_without_text() -> None:
 
 
 def test_chat_end_of_the_tokenizer_ends_the_answer_too() -> None:
-    with running(scripted(b"")) as engine:
-        (end,) = TOKENIZER.eos_token_ids - {257}
-        engine._runner._script = lambda prompt: [65, end]  # type: ignore[attr-defined]
+    (end,) = TOKENIZER.eos_token_ids - {257}
+    with running(ScriptedRunner(script=lambda prompt: [65, end])) as engine:
         receiver = submit(engine, "r", "hi", SamplingParams(temperature=0))
 
         assert receiver.wait().matched == end

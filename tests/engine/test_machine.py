@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,7 @@ def expected(prompt: tuple[int, ...], sampling: SamplingParams) -> list[int]:
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
+        lead_tokens=st.sampled_from([2, 64]),
         pool_tokens=st.sampled_from([24, 48, 96]),
         page_size=st.sampled_from([1, 4, 8]),
         chunk=st.sampled_from([-1, 1, 5, 8]),
@@ -31,6 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def set_up(
         self,
+        lead_tokens: int,
         pool_tokens: int,
         page_size: int,
         chunk: int,
@@ -41,6 +44,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_len: int,
         disabled: bool,
     ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr("sglk.engine.scheduler.LEAD_TOKENS", lead_tokens)
         self.rig = Rig(
             pool_tokens=pool_tokens,
             context_length=CONTEXT,
@@ -57,7 +62,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
 
     @rule(
-        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=22).map(tuple),
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=22).map(tuple) | st.just((5,) * 18),
         length=st.integers(1, 20),
         seed=st.sampled_from([None, 1]),
     )
@@ -107,6 +112,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
             return
+        try:
+            self.finish()
+        finally:
+            self.patch.undo()
+
+    def finish(self) -> None:
         self.rig.finish()
         for name in self.rig.done:
             self.compare(name)

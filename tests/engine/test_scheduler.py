@@ -1,5 +1,6 @@
 import logging
 import random
+from typing import Any
 
 import pytest
 
@@ -289,3 +290,37 @@ def test_short_prefixes_stay_out_of_the_cache() -> None:
     rig.finish()
 
     assert [rig.done[name].cached_tokens for name in ("short 2", "long 1", "long 2")] == [0, 0, 44]
+
+
+def test_twins_wait_for_the_first_of_them_and_read_its_prompt() -> None:
+    rig = Rig(page_size=16, chunked_prefill_size=64)
+    twins = [rig.add(f"twin {index}", [*prompt(150), index]) for index in range(5)]
+    other = rig.add("other", prompt(60, 1))
+    rig.step()
+
+    assert [row.request_id for row in rig.batches[0].rows] == ["twin 0", "other"]
+    answers = rig.finish()
+    assert [twin.cached_tokens for twin in twins] == [0, 144, 144, 144, 144]
+    assert answers == {request.request_id: alone(request.prompt_ids) for request in [*twins, other]}
+
+
+@pytest.mark.parametrize(
+    ("length", "settings"), [(60, {}), (150, {"disable_radix_cache": True}), (150, {"radix_min_len": 200})]
+)
+def test_twins_that_could_not_share_do_not_wait(length: int, settings: dict[str, Any]) -> None:
+    rig = Rig(**settings)
+    for index in range(3):
+        rig.add(f"twin {index}", prompt(length))
+    rig.step()
+
+    assert len(rig.batches[0].rows) == 3
+
+
+def test_twins_go_on_when_the_first_of_them_is_dropped() -> None:
+    rig = Rig(chunked_prefill_size=64)
+    for index in range(3):
+        rig.add(f"twin {index}", prompt(150))
+    rig.step()
+    rig.drop("twin 0", keep_kv=False)
+
+    assert rig.finish() == {"twin 1": alone(prompt(150)), "twin 2": alone(prompt(150))}

@@ -1,0 +1,58 @@
+from collections.abc import Iterator
+
+import pytest
+
+from sglk import LLM, SamplingParams
+from sglk.errors import ConfigError, RequestError
+from sglk.testing.tiny import write_tiny_model
+
+GREEDY = SamplingParams(max_new_tokens=6, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    folder = write_tiny_model(tmp_path_factory.mktemp("tiny") / "it's a model")
+    with LLM(str(folder), max_total_tokens=512, num_threads=1, schedule_policy="lpm", kv_cache_dtype="auto") as llm:
+        yield llm
+
+
+def test_answers_come_in_the_order_of_the_prompts(llm: LLM) -> None:
+    prompts = ["hello", "world", "a longer prompt"]
+    together = llm.generate(prompts, GREEDY)
+
+    assert [completion.prompt_ids for completion in together] == [tuple(prompt.encode()) for prompt in prompts]
+    assert [llm.generate(prompt, GREEDY)[0].token_ids for prompt in prompts] == [one.token_ids for one in together]
+    assert all(len(completion.token_ids) == 6 for completion in together)
+    assert llm.engine.runtime.schedule_policy == "lpm"
+
+
+def test_prompts_may_be_token_ids(llm: LLM) -> None:
+    text, ids, several = llm.generate("hello", GREEDY), llm.generate(list(b"hello"), GREEDY), [list(b"hello"), "hello"]
+
+    assert text[0].token_ids == ids[0].token_ids
+    assert [completion.token_ids for completion in llm.generate(several, GREEDY)] == [text[0].token_ids] * 2
+
+
+def test_each_prompt_may_have_its_own_sampling(llm: LLM) -> None:
+    short = SamplingParams(max_new_tokens=2, temperature=0.0, ignore_eos=True)
+    completions = llm.generate(["hello", "hello"], [GREEDY, short])
+
+    assert [len(completion.token_ids) for completion in completions] == [6, 2]
+    assert completions[0].finish is not None
+    assert completions[0].finish.reason == "length"
+    with pytest.raises(RequestError, match="2 prompts and 1 sampling"):
+        llm.generate(["hello", "hello"], [GREEDY])
+
+
+def test_refused_prompt_leaves_nothing_running(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="empty"):
+        llm.generate(["fine", ""], GREEDY)
+
+    assert llm.generate("hello", GREEDY)[0].finish is not None
+    stats = llm.engine.stats()
+    assert (stats.running_requests, stats.queued_requests) == (0, 0)
+
+
+def test_unknown_runtime_parameter_is_named() -> None:
+    with pytest.raises(ConfigError, match="page_sise"):
+        LLM("smollm2", page_sise=4)
