@@ -22,6 +22,8 @@ _CALL_TIMEOUT_S: Final = 30.0
 _FLUSH_TIMEOUT_S: Final = 10.0
 _RECONFIGURE_TIMEOUT_S: Final = 600.0
 _ENGINE_PREFIXES: Final = ("sglk_", "sglang:", "vllm:")
+_BUSY: Final = frozenset({400, 409, 503})
+"""What servers answer to a flush while requests are live: SGLang 400, sglk 409."""
 READY_LINE: Final = re.compile(r"^SGLK_READY (\{.*\})$", re.MULTILINE)
 """What `sglk serve` prints for a parent process, with its URL."""
 _NOT_SERVE: Final = frozenset({"workload", "bench", "search", "objective", "study"})
@@ -63,7 +65,7 @@ class Target:
             status = self._call("POST", "/flush_cache", key=self._admin_key).status_code
             if status == 200:
                 return True
-            if status in (404, 405) or time.monotonic() >= deadline:
+            if status not in _BUSY or time.monotonic() >= deadline:
                 return False
             time.sleep(0.1)
 

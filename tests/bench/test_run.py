@@ -116,14 +116,14 @@ def test_progress_names_the_phase_and_counts_to_the_end() -> None:
 def test_warmup_is_sent_first_left_out_and_unlike_the_measured() -> None:
     async def slow_at_first(call: Call, reply: Reply) -> None:
         if call.number < 3:
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.8)
         await reply.stream(FRAMINGS["all in one read"](events("generate", THREE_OF_FIVE, "each")))
 
     with MockServer(slow_at_first, MODELS | {"/model_info": {"vocab_size": 1000}}) as server:
         record = run(server, workload(warmup_requests=3, concurrency=3))
     slowest = record.summary["e2e_s_p99"]
     assert slowest is not None
-    assert slowest < 0.4 <= min(request.e2e_s or 0 for request in record.requests if request.phase == "warmup")
+    assert slowest < 0.8 <= min(request.e2e_s or 0 for request in record.requests if request.phase == "warmup")
     assert (record.counts.warmup, record.counts.requests) == (3, 8)
     prompts = [tuple(body["input_ids"]) for body in server.sent("/generate")]
     assert len(prompts) == 11
@@ -320,8 +320,6 @@ def test_a_warmed_conversation_is_no_asked_hit() -> None:
 
 # Failures
 
-ODD = (1, 3, 5, 7)
-
 
 def failing(way: str) -> Callable[[Call, Reply], Any]:
     """Fail every second request in one way; there is no warm-up, so numbers are those of the measured requests."""
@@ -346,20 +344,22 @@ def failing(way: str) -> Callable[[Call, Reply], Any]:
 @pytest.mark.parametrize(("way", "status"), [("refused", "failed"), ("hangs", "timeout"), ("drops", "failed")])
 def test_failed_requests_are_counted_and_never_flatter(way: str, status: str) -> None:
     with MockServer(failing(way), MODELS | {"/model_info": {"vocab_size": 1000}}) as server:
-        record = run(server, workload(concurrency=1, warmup_requests=0), timeout_s=0.3, slo=SloConfig(e2e_s=60.0))
-    assert [request.status for request in measured(record)] == ["ok", status] * 4
+        record = run(
+            server, workload(num_requests=4, concurrency=1, warmup_requests=0), timeout_s=1.0, slo=SloConfig(e2e_s=60.0)
+        )
+    assert [request.status for request in measured(record)] == ["ok", status] * 2
     # No second attempt is hidden.
-    assert len(server.sent("/generate")) == 8
+    assert len(server.sent("/generate")) == 4
     assert not record.valid
-    assert (record.counts.completed, record.counts.failed + record.counts.timeout) == (4, 4)
+    assert (record.counts.completed, record.counts.failed + record.counts.timeout) == (2, 2)
     assert record.summary["success_rate"] == 0.5
     assert record.summary["goodput_share"] == 0.5
-    assert record.summary["e2e_s_n"] == 4
-    assert record.summary["output_tokens"] == 4 * 15
+    assert record.summary["e2e_s_n"] == 2
+    assert record.summary["output_tokens"] == 2 * 15
     slowest = record.summary["e2e_s_p99"]
     assert slowest is not None
-    assert slowest < 0.3
-    assert record.warnings[-1].startswith("4 of 8 requests failed or timed out; first: ")
+    assert slowest < 1.0
+    assert record.warnings[-1].startswith("2 of 4 requests failed or timed out; first: ")
 
 
 def test_failures_up_to_the_limit_leave_a_run_valid() -> None:

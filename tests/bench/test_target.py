@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from sglk.bench import target as target_module
+from sglk.bench.run import measure
 from sglk.bench.target import LaunchedServer, Target, base_url, serve_command, serve_overrides
+from sglk.config.schema import LoadConfig, WorkloadConfig
 from sglk.errors import RunError
 from tests.bench.mock_server import Call, MockServer, Reply
 
@@ -90,16 +92,22 @@ def test_a_missing_key_is_named() -> None:
 # Launched servers: a stand-in for `sglk serve` that keeps to its contract.
 
 SERVER = """
-import http.server, json, pathlib, sys, time
+import http.server, json, os, sys, time
 print("loading", flush=True)
 {trouble}
 class Handler(http.server.BaseHTTPRequestHandler):
+    log_message = lambda *words: None
     def do_GET(self):
         text = b"{{}}"
         self.send_response(200 if self.path == "/health" else 404)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
+    def do_POST(self):
+        if self.path != "/v1/completions":
+            return self.send_error(404)
+        print("out of memory", flush=True)
+        os._exit(9)
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print("SGLK_READY " + json.dumps({{"url": f"http://127.0.0.1:{{server.server_port}}"}}), flush=True)
 server.serve_forever()
@@ -123,6 +131,15 @@ def test_a_launched_server_is_ready_and_ends_with_the_block(tmp_path: Path, monk
         server.check()
 
 
+def test_a_server_that_dies_under_load_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = WorkloadConfig(name="w", kind="random", num_requests=50, input_len=8, output_len=4)
+    with (
+        launch(monkeypatch, tmp_path / "log") as server,
+        pytest.raises(RunError, match=r"the server exited with code 9: out of memory \(log: "),
+    ):
+        measure(server, workload, LoadConfig())
+
+
 def test_a_server_that_cannot_start_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trouble = "sys.exit('sglk: error: port 8000 is taken')"
     with pytest.raises(RunError, match=r"the server exited with code 1: sglk: error: port 8000 is taken \(log: "):
@@ -130,9 +147,9 @@ def test_a_server_that_cannot_start_gives_its_reason(tmp_path: Path, monkeypatch
 
 
 def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trouble = "import os; print(os.getpid(), flush=True); time.sleep(600)"
-    with pytest.raises(RunError, match=r"the server was not ready within 0\.5 s"):
-        launch(monkeypatch, tmp_path / "log", trouble, timeout_s=0.5)
+    trouble = "print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(RunError, match=r"the server was not ready within 2 s"):
+        launch(monkeypatch, tmp_path / "log", trouble, timeout_s=2.0)
     pid = int((tmp_path / "log").read_text().split()[-1])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
