@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import TypeVar
 
 from sglk.config.schema import RuntimeConfig, ServeConfig
@@ -80,9 +81,9 @@ class Engine:
     @classmethod
     def from_config(cls, config: ServeConfig) -> "Engine":
         """Load backend and model of `config` and build an engine for its first device; call `start` next."""
-        from sglk.engine.loading import load_runner
-
-        runner, tokenizer = load_runner(config)
+        # By name: what only talks to an engine, or brings its own runner, must not need torch.
+        loading = import_module("sglk.engine.loading")
+        runner, tokenizer = loading.load_runner(config)
         return cls(runner, tokenizer, config.runtime)
 
     @property
