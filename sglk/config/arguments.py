@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 from sglk.config.flags import refuse_flags
 from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, keys, lookup
 from sglk.config.model_argument import model_overrides
+from sglk.config.profiles import READS_PROFILES, profile_stem
 from sglk.config.quoting import quoted, shell_form, unquoted
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.errors import ConfigError, nearest
@@ -26,7 +27,20 @@ def overrides_from(arguments: Sequence[str], command: str, search: SearchPath) -
     """
     refuse_flags(arguments, ROOTS[command])
     parsed = [_parse(word, command) for word in arguments]
-    return [line for override in parsed for line in _checked(override, command, search)]
+    lines = [line for override in parsed for line in _checked(override, command, search)]
+    return lines + _profile_of_names(lines, command)
+
+
+def _profile_of_names(lines: Sequence[str], command: str) -> list[str]:
+    """Look for the profile under the names in force where they are not those of the chosen options."""
+    values = {}
+    for override in OverridesParser.create().parse_overrides(list(lines)):
+        values[override.key_or_group] = override.value()
+    names: dict[str, str] = {key: str(values[key]) for key in ("chip.name", "model.name") if key in values}
+    if not names or PROFILES in values or command not in READS_PROFILES:
+        return []
+    stems = [profile_stem(names[f"{g}.name"]) if f"{g}.name" in names else f"${{{g}}}" for g in ("chip", "model")]
+    return [quoted(PROFILES, "/".join(stems))]
 
 
 def _parse(word: str, command: str) -> Override:
@@ -89,7 +103,7 @@ def _choice(group: str, value: object, raw: str, command: str, search: SearchPat
         raise ConfigError(f"{group}={raw} is not the name of an option{_options_text(group, '', search)}")
     if option in search.options(group):
         return [quoted(group, option)]
-    if group == "model" and (found := model_overrides(option, command)):
+    if group == "model" and (found := model_overrides(option)):
         return found
     if group == "backend" and option in backend_names():
         return ["backend=auto", quoted("backend.name", option)]

@@ -93,11 +93,18 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
         del tree["hydra"]
     require_values(tree, ROOTS[command], typed, layers)
     config = _to_object(tree)
+    _require_name(config.chip.name, "chip", choices, typed)
     check(config)
     profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)
     if profile is None:
         choices[PROFILES] = "none"
     return Composed(command, config, runtime_sources(typed, layers), choices, typed, profile)
+
+
+def _require_name(name: str, group: str, choices: dict[str, str], overrides: Sequence[str]) -> None:
+    # Profiles are written under the name and looked for under the option.
+    if name != choices[group] and not any(line.lstrip("+").startswith(f"{group}.name=") for line in overrides):
+        raise ConfigError(f"{group}={choices[group]} says {group}.name={name}; give both one name")
 
 
 def _to_object(tree: DictConfig) -> Any:

@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+READS_PROFILES = ("serve", "bench")
+"""Commands that look for a tuned profile on their own."""
+
 
 def profile_stem(model: str) -> str:
     """Return the file name, without suffix, under which a model's profile is kept."""

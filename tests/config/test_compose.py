@@ -178,9 +178,17 @@ def test_a_model_may_be_a_hub_name_unless_it_exists_here(folder: Path) -> None:
     assert "./Qwen" in refusal("serve", "model=Qwen")
 
 
-def test_settings_of_a_model_given_by_path_can_be_set(folder: Path) -> None:
-    words = ["model=/data/m", "model.name=mine", "model.rope_theta=5"]
-    assert compose("serve", words).config.model.name == "mine"
+def test_a_profile_is_looked_for_under_the_names_in_force(folder: Path) -> None:
+    profile = write_profile(folder, "my_chip", "mine")
+    for words in (["model=/data/m", "model.name=mine"], ["model.name=mine", "model=qwen7b"]):
+        composed = compose("serve", [*words, "chip=kunlun", "chip.name='my chip'"])
+        assert (composed.config.model.name, composed.profile_path) == ("mine", profile)
+    assert compose("serve", ["profiles=none", "model=/data/mine", "chip.name='my chip'"]).profile_path is None
+
+
+def test_a_chip_is_named_as_its_file(folder: Path) -> None:
+    write(folder / "chip" / "mine.yaml", "# @package _global_\ndefaults: [kunlun]\n")
+    assert "says chip.name=kunlun; give both one name" in refusal("serve", "chip=mine", config_dir=folder)
 
 
 def test_a_config_dir_adds_and_replaces(folder: Path) -> None:
