@@ -78,8 +78,10 @@ class ChildProcess:
             text = file.read().decode(errors="replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
 
-    def check(self) -> None:
-        """Raise RunError with the last line of the log if the command has ended."""
+    def check(self, *, within_s: float = 0.0) -> None:
+        """Raise RunError with the last line of the log if the command has ended, or does so `within_s`."""
+        if within_s:
+            self._pause(within_s)
         if self.returncode is None:
             return
         last = next(iter(self.tail(1)), "it printed nothing")

@@ -133,6 +133,7 @@ class _Run:
             self._info = self._target.server_info() or self._info
             return _growth(self._counters, self._target.metrics()), []
         except RunError as error:
+            self._target.check()
             return {}, [f"after the run: {error}"]
 
     async def _drive(self) -> tuple[Medium, list[RequestRecord]]:

@@ -114,9 +114,12 @@ class Target:
             try:
                 return http.request(method, path, json=body, headers=headers)
             except httpx.HTTPError as error:
-                self.check()
+                self._on_silence()
                 reason = str(error) or type(error).__name__
                 raise RunError(f"cannot reach {self.url}{path}: {reason}; is the server running?") from error
+
+    def _on_silence(self) -> None:
+        """Raise RunError with a better reason than that a call got no answer, if there is one."""
 
     def __enter__(self) -> "Target":
         return self
@@ -173,6 +176,10 @@ class LaunchedServer(Target):
     def close(self) -> None:
         """End the server and everything it started. Harmless when it has ended."""
         self._child.stop()
+
+    def _on_silence(self) -> None:
+        # A process that dies closes its port a moment before its end can be seen.
+        self._child.check(within_s=1.0)
 
 
 def base_url(url: str) -> str:
