@@ -1,0 +1,73 @@
+"""The one form of every benchmark: rows of figures, with what they are held against, in one JSON object."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sglk.bench.machine import describe_machine, describe_tool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure; `against` names the bar or the rival that `other_value`, in the same unit, belongs to."""
+
+    metric: str
+    value: float
+    unit: str
+    against: str | None = None
+    other_value: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """`value` to `other_value`."""
+        return None if not self.other_value else self.value / self.other_value
+
+
+Measure = Callable[[bool], list[Row]]
+"""Takes whether to be quick, returns the figures."""
+
+
+def main(name: str, measure: Measure, packages: Sequence[str] = ()) -> int:
+    """Run the benchmark as `python -m benchmarks.NAME [--quick] [--json FILE]`; `packages` get their version noted."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, to see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    options = parser.parse_args()
+    rows = measure(options.quick)
+    for row in rows:
+        print(_line(row))
+    if options.json is not None:
+        result = _result(name, rows, packages)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def _result(name: str, rows: Sequence[Row], packages: Sequence[str]) -> dict[str, Any]:
+    tool = describe_tool()
+    return {
+        "name": name,
+        "command": shlex.join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "machine": asdict(describe_machine()),
+        "versions": {
+            "python": sys.version.split()[0],
+            "sglk": f"{tool.version} ({tool.commit})" if tool.commit else tool.version,
+            **{package: version(package) for package in packages},
+        },
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
+    }
+
+
+def _line(row: Row) -> str:
+    text = f"{row.metric:<64} {row.value:>10.4g} {row.unit:<6}"
+    if row.other_value is None or row.ratio is None:
+        return text.rstrip()
+    return f"{text} {row.ratio:>6.2f} x {row.other_value:.4g} ({row.against})"
