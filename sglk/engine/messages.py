@@ -65,6 +65,8 @@ class Output:
     cached_tokens: int
     """Prompt tokens answered from the prefix cache."""
     finish: Finish | None = None
+    queue_s: float | None = None
+    """Seconds between submission and the first step; None where the engine does not say."""
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "max_total_num_tokens": stats.kv_capacity_tokens,
         "weights_bytes": engine.weights_bytes,
         "peak_memory_bytes": engine.peak_memory_bytes(),
-        "device": dict(engine.device_info),
+        "device": {"driver": None, "sdk": None, **engine.device_info},
         "versions": _versions(),
         "pid": os.getpid(),
         "started": deployment.created,

@@ -1,12 +1,16 @@
 """Latency histograms of single requests, the same for streaming and plain calls.
 
-TTFT: receipt to first token. ITL: each gap between tokens. TPOT: (end-to-end - TTFT) / (n - 1), absent for n = 1.
+TTFT: receipt to first token, that is, queue time and prefill latency. ITL: each gap between tokens.
+TPOT: (end-to-end - TTFT) / (n - 1), absent for n = 1.
 """
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from sglk.engine.messages import Output
 
@@ -15,19 +19,29 @@ WAIT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 
 
 LABELS = ("model", "group")
 
+SGLANG_NAMES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+"""Histograms that SGLang has under the same name, with `sglang:` before it."""
+
 
 class LatencyMetrics:
     """The histograms of one model and device group."""
 
     def __init__(self, registry: CollectorRegistry, model: str, group: str) -> None:
+        families: list[Histogram] = []
+
         def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            metric = Histogram(f"sglk_{name}_seconds", help_text, LABELS, registry=registry, buckets=buckets)
-            return metric.labels(model, group)
+            family = Histogram(f"sglk_{name}_seconds", help_text, LABELS, registry=registry, buckets=buckets)
+            if name in SGLANG_NAMES:
+                families.append(family)
+            return family.labels(model, group)
 
         self.ttft = histogram("time_to_first_token", "From receipt to the first token.", WAIT_BUCKETS_S)
+        self.queue = histogram("queue_time", "From receipt to the first step.", WAIT_BUCKETS_S)
+        self.prefill = histogram("prefill_latency", "From the first step to the first token.", WAIT_BUCKETS_S)
         self.itl = histogram("inter_token_latency", "Gap between two tokens of one answer.", GAP_BUCKETS_S)
         self.tpot = histogram("time_per_output_token", "Mean gap of one answer, first token excluded.", GAP_BUCKETS_S)
         self.e2e = histogram("e2e_request_latency", "From receipt to the last token.", WAIT_BUCKETS_S)
+        registry.register(_SglangNames(families))
 
     def start(self) -> "RequestClock":
         """Start the clock of a request received now."""
@@ -52,21 +66,51 @@ class RequestClock:
         """Observe `output`, which has just arrived."""
         now = time.perf_counter()
         if output.token_ids:
-            self._observe_tokens(now, len(output.token_ids))
+            self._observe_tokens(now, output)
         self.last_s = now
         if output.finish is not None and output.finish.reason in ("stop", "length"):
             self._observe_end(output.completion_tokens)
 
-    def _observe_tokens(self, now: float, count: int) -> None:
+    def _observe_tokens(self, now: float, output: Output) -> None:
         if self.first_s is None:
             self.first_s = now
-            self.metrics.ttft.observe(now - self.received_s)
+            self._observe_first(now - self.received_s, output.queue_s)
             return
+        count = len(output.token_ids)
         gap = (now - self.last_s) / count
         for _ in range(count):
             self.metrics.itl.observe(gap)
+
+    def _observe_first(self, ttft_s: float, queue_s: float | None) -> None:
+        self.metrics.ttft.observe(ttft_s)
+        if queue_s is not None:
+            self.metrics.queue.observe(queue_s)
+            self.metrics.prefill.observe(ttft_s - queue_s)
 
     def _observe_end(self, tokens: int) -> None:
         self.metrics.e2e.observe(self.e2e_s)
         if self.first_s is not None and tokens > 1:
             self.metrics.tpot.observe((self.last_s - self.first_s) / (tokens - 1))
+
+
+class _SglangNames(Collector):
+    """The same histograms under SGLang's names and label."""
+
+    def __init__(self, families: list[Histogram]) -> None:
+        self._families = families
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in (metric for family in self._families for metric in family.collect()):
+            renamed = Metric(_sglang_name(metric.name), metric.documentation, metric.type)
+            for sample in metric.samples:
+                if not sample.name.endswith("_created"):
+                    labels = {"model_name" if name == "model" else name: value for name, value in sample.labels.items()}
+                    renamed.add_sample(_sglang_name(sample.name), labels, sample.value)
+            yield renamed
+
+
+def _sglang_name(name: str) -> str:
+    return f"sglang:{name.removeprefix('sglk_')}"

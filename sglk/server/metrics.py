@@ -13,6 +13,8 @@ from starlette.responses import Response
 from sglk.engine.messages import EngineStats
 from sglk.server.latency import LABELS
 
+SGLANG_LABELS = ("model_name", "group")
+
 
 class Measured(Protocol):
     """Anything with engine statistics."""
@@ -36,7 +38,7 @@ class EngineCollector(Collector):
 
     def __init__(self, engine: Measured, model: str, group: str) -> None:
         self._engine = engine
-        self._labels = (model, group)
+        self._values = (model, group)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: registering must not ask an engine that is still loading."""
@@ -46,13 +48,17 @@ class EngineCollector(Collector):
         """Yield the metrics of one scrape."""
         stats = self._engine.stats()
         for name, value, text in _gauges(stats):
-            gauge = GaugeMetricFamily(name, text, labels=LABELS)
-            gauge.add_metric(self._labels, value)
+            gauge = GaugeMetricFamily(name, text, labels=_labels(name))
+            gauge.add_metric(self._values, value)
             yield gauge
         for name, value, text in _counters(stats):
-            counter = CounterMetricFamily(name, text, labels=LABELS)
-            counter.add_metric(self._labels, value)
+            counter = CounterMetricFamily(name, text, labels=_labels(name))
+            counter.add_metric(self._values, value)
             yield counter
+
+
+def _labels(name: str) -> tuple[str, ...]:
+    return SGLANG_LABELS if name.startswith("sglang:") else LABELS
 
 
 def _gauges(stats: EngineStats) -> Iterator[tuple[str, float, str]]:

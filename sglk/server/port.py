@@ -56,9 +56,9 @@ def _holder(port: int) -> int | None:
     inodes = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening_inodes(table, port)}
     if not inodes:
         return None
-    for process in Path("/proc").glob("[0-9]*"):
-        if inodes & _open_files(process):
-            return int(process.name)
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        if _target(file) in inodes:
+            return int(file.parts[2])
     return None
 
 
@@ -71,8 +71,8 @@ def _listening_inodes(table: str, port: int) -> list[str]:
     return [row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
 
 
-def _open_files(process: Path) -> set[str]:
+def _target(link: Path) -> str | None:
     try:
-        return {str(link.readlink()) for link in (process / "fd").iterdir()}
-    except OSError:  # another user's process, or one that has just ended
-        return set()
+        return str(link.readlink())
+    except OSError:  # another user's process, or a file that has just been closed
+        return None

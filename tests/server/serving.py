@@ -1,0 +1,145 @@
+"""A served engine for tests: real engine, scheduler and cache over a scripted runner."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import httpx
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig, ServerConfig
+from sglk.engine.engine import Engine
+from sglk.models.byte_level import BOS, CHATML, EOS, EOS_ID, SPECIAL_TOKENS, byte_tokenizer
+from sglk.models.chat import load_chat_template
+from sglk.models.tokenizer import Tokenizer
+from sglk.server.app import create_app
+from sglk.server.deployment import Deployment
+from sglk.testing.scripted import ScriptedRunner
+
+MODEL = "tiny"
+
+ENDLESS = {"prompt": "x", "max_tokens": 900_000, "ignore_eos": True}
+"""A completion for `patient_runner` that has to be aborted."""
+
+
+def scripted_answers(text: str) -> Callable[[tuple[int, ...]], list[int]]:
+    """Script a runner to answer every prompt with the bytes of `text`."""
+    return lambda _: list(text.encode())
+
+
+def deploy(
+    runner: ScriptedRunner, *, chat_template: str | None = CHATML, server: dict[str, Any] | None = None, **runtime: Any
+) -> Deployment:
+    """Return a deployment with a running engine; `runtime` and `server` replace settings."""
+    config = ServeConfig(
+        chip=ChipConfig(name="cpu", title="cpu", vendor="any", backend="cpu", dtypes=["fp32"]),
+        model=ModelConfig(name=MODEL, path="/models/tiny"),
+        runtime=RuntimeConfig(**{"page_size": 1, **runtime}),
+        server=ServerConfig(**(server or {})),
+        groups=[GroupConfig("default", ["cpu:0"])],
+    )
+    templates = {} if chat_template is None else {"default": chat_template}
+    tokenizer = Tokenizer(byte_tokenizer(SPECIAL_TOKENS), bos_token=BOS, eos_token=EOS, chat_templates=templates)
+    engine = Engine(runner, tokenizer, config.runtime)
+    engine.start()
+    return Deployment(config, engine, tokenizer, load_chat_template(tokenizer))
+
+
+def patient_runner(**settings: Any) -> ScriptedRunner:
+    """Return a runner whose context is so long that ENDLESS requests outlast every test."""
+    return ScriptedRunner(**{"context_length": 1_000_000, "kv_tokens": 1_000_000, **settings})
+
+
+@contextlib.contextmanager
+def serving(runner: ScriptedRunner | None = None, **settings: Any) -> Iterator["Served"]:
+    """Serve over a real socket until the block ends."""
+    runner = runner or ScriptedRunner(eos_token_ids=frozenset({EOS_ID}))
+    deployment = deploy(runner, **settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(deployment), log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        wait_until(lambda: server.started)
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            yield Served(url, deployment, client)
+    finally:
+        server.should_exit = True
+        deployment.bridge.abort_all()
+        thread.join(30)
+        deployment.engine.shutdown()
+        listener.close()
+
+
+class Served:
+    """A running server and a client of it."""
+
+    def __init__(self, url: str, deployment: Deployment, client: httpx.Client) -> None:
+        self.url = url
+        self.deployment = deployment
+        self.client = client
+
+    def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        """POST `body` as JSON."""
+        return self.client.post(path, json=body, **more)
+
+    def get(self, path: str) -> httpx.Response:
+        """GET `path`."""
+        return self.client.get(path)
+
+    def events(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """POST with `stream` and return the parsed events; the last one must be [DONE] and is left out."""
+        response = self.post(path, {**body, "stream": True})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in response.text.split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in lines)
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+    def call(self, path: str, body: dict[str, Any]) -> HTTPConnection:
+        """Send a POST and return the connection, to be closed, without waiting for an answer."""
+        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        connection.request("POST", path, json.dumps(body))
+        return connection
+
+    def samples(self) -> dict[str, float]:
+        """Scrape `/metrics`: value by sample name, label values left out (there is one model and one group)."""
+        families = text_string_to_metric_families(self.get("/metrics").text)
+        return {
+            sample.name: sample.value for family in families for sample in family.samples if "le" not in sample.labels
+        }
+
+    def wait_idle(self, timeout_s: float = 20.0) -> None:
+        """Wait until nothing runs, waits or holds KV."""
+        stats = self.deployment.engine.stats
+        wait_until(
+            lambda: stats().running_requests == stats().queued_requests == stats().kv_used_tokens == 0, timeout_s
+        )
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Return once `condition` holds; fail after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.002)
+
+
+def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """Return the `error` object of a response, whose form is checked."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in body["error"]["message"]
+    error: dict[str, Any] = body["error"]
+    return error

@@ -1,0 +1,47 @@
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sglk.config.provenance import ProfileRecord
+from sglk.server.announcement import announcement, profile_line, ready_line
+from tests.server.serving import MODEL, Served, serving
+
+
+def test_people_learn_what_is_served_and_how_to_try_it(served: Served) -> None:
+    lines = list(announcement(served.deployment, served.url))
+
+    assert MODEL in lines[0]
+    assert "4096 tokens" in lines[0]
+    assert "sglk tune chip=cpu model=tiny" in lines[1]
+    assert served.url in lines[2]
+
+
+@pytest.mark.parametrize(("template", "route"), [("x", "/v1/chat/completions"), (None, "/v1/completions")])
+def test_the_line_to_try_works(template: str | None, route: str) -> None:
+    with serving(chat_template=template) as served:
+        words = shlex.split(list(announcement(served.deployment, served.url))[-1])
+        url, body = words[3], words[-1]
+
+        assert url == f"{served.url}{route}"
+        assert served.client.post(url, content=body).status_code == 200
+
+
+def test_parents_get_one_line_of_json(served: Served) -> None:
+    word, _, facts = ready_line(served.deployment, served.url).partition(" ")
+
+    assert word == "SGLK_READY"
+    assert json.loads(facts)["url"] == served.url
+    assert json.loads(facts)["pid"] == os.getpid()
+
+
+def test_a_profile_is_named_with_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gain = {"goodput": {"ratio": 1.12}, "ttft_s_p50": {"ratio": None}, "verdict": "beyond the noise"}
+    record = ProfileRecord(created="2026-11-29T10:00:00+00:00", gain=gain)
+
+    line = profile_line(record, tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
+
+    assert line == ("using profile profiles/cpu/smollm2.yaml (measured 2026-11-29, goodput +12 % against the defaults)")

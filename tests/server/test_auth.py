@@ -1,0 +1,61 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.serving import Served, error_of, serving
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Served]:
+    with serving(server={"api_key": "user-key", "admin_api_key": "admin-key"}) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "user-key"}, bearer("admin-key")]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/server_info", "/docs", "/nothing"])
+def test_a_wrong_key_is_refused(locked: Served, path: str, headers: dict[str, str]) -> None:
+    response = locked.client.get(path, headers=headers)
+
+    assert error_of(response, 401)["code"] == "invalid_api_key"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_right_key_opens_the_api(locked: Served) -> None:
+    assert locked.client.get("/v1/models", headers=bearer("user-key")).status_code == 200
+    assert locked.post("/generate", {"text": "x"}, headers=bearer("user-key")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/health_generate", "/metrics"])
+def test_probes_need_no_key(locked: Served, path: str) -> None:
+    assert locked.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/flush_cache", "/admin/runtime"])
+def test_admin_routes_take_the_admin_key_alone(locked: Served, path: str) -> None:
+    error_of(locked.client.post(path, headers=bearer("user-key"), json={}), 401)
+
+    assert locked.client.post(path, headers=bearer("admin-key"), json={}).status_code == 200
+
+
+def test_the_api_key_guards_admin_routes_where_there_is_no_other() -> None:
+    with serving(server={"api_key": "user-key"}) as served:
+        error_of(served.client.post("/flush_cache"), 401)
+        assert served.client.post("/flush_cache", headers=bearer("user-key")).status_code == 200
+
+
+def test_an_admin_key_alone_leaves_the_api_open() -> None:
+    with serving(server={"admin_api_key": "admin-key"}) as served:
+        assert served.get("/v1/models").status_code == 200
+        error_of(served.client.post("/flush_cache"), 401)
+
+
+def test_a_key_that_is_not_ascii_works() -> None:
+    with serving(server={"api_key": "schlüssel"}) as served:
+        headers = {b"Authorization": "Bearer schlüssel".encode()}
+        assert served.client.get("/v1/models", headers=headers).status_code == 200

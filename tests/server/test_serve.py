@@ -1,0 +1,125 @@
+"""`sglk serve` as a process of its own, on a tiny model from disk."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sglk.server.announcement import READY
+from sglk.testing.tiny import write_tiny_model
+from tests.server.serving import wait_until
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"), max_position_embeddings=100_000)
+
+
+class Process:
+    """A started `sglk serve` and its output."""
+
+    def __init__(self, model: Path, folder: Path, *settings: str) -> None:
+        self.log = folder / "log"
+        command = [sys.executable, "-m", "sglk", "serve", f"model={model}", *settings]
+        with self.log.open("wb") as output:
+            self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_ready(self) -> str:
+        """Wait for the line to parent processes and return its URL."""
+        wait_until(lambda: READY in self.text() or self.child.poll() is not None, timeout_s=90)
+        lines = [line for line in self.text().splitlines() if line.startswith(READY)]
+        assert lines, self.text()
+        url: str = json.loads(lines[0].removeprefix(READY))["url"]
+        return url
+
+
+@pytest.fixture
+def process(model: Path, tmp_path: Path) -> Iterator[Process]:
+    running = Process(
+        model, tmp_path, "server.port=0", "server.shutdown_timeout_s=60", "runtime.max_total_tokens=100000"
+    )
+    yield running
+    running.child.kill()
+    running.child.wait()
+
+
+def test_a_served_model_answers_and_ends_in_order(process: Process) -> None:
+    url = process.wait_ready()
+    body = {"prompt": "x", "max_tokens": 8, "ignore_eos": True}
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        assert client.get("/health_generate").status_code == 200
+        usage = client.post("/v1/completions", json=body).json()["usage"]
+        assert usage["completion_tokens"] == 8
+        # A request that is under way when the signal comes is answered in full.
+        with client.stream("POST", "/v1/completions", json={**body, "max_tokens": 200, "stream": True}) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.child.send_signal(signal.SIGTERM)
+            assert list(lines)[-2] == "data: [DONE]"
+
+    assert process.child.wait(30) == 0
+    assert "curl -s" in process.text()
+    assert "Traceback" not in process.text()
+    assert "ERROR" not in process.text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_at_once(process: Process, number: signal.Signals) -> None:
+    url = process.wait_ready()
+    body = {"prompt": "x", "max_tokens": 90_000, "ignore_eos": True, "stream": True}
+    with (
+        httpx.Client(base_url=url, timeout=60, trust_env=False) as client,
+        client.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        next(response.iter_lines())
+        process.child.send_signal(number)
+        wait_until(lambda: "shutting down: 1 requests" in process.text())
+        assert process.child.poll() is None
+        process.child.send_signal(number)
+        assert process.child.wait(30) == 0
+
+    assert "Traceback" not in process.text()
+    assert "ERROR" not in process.text()
+
+
+def test_a_taken_port_is_reported_before_anything_is_loaded(model: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        start = time.monotonic()
+        process = Process(model, tmp_path, f"server.port={port}")
+        assert process.child.wait(60) == 2
+        took_s = time.monotonic() - start
+
+    (line,) = process.text().splitlines()
+    assert f"server.port={port} is taken by process {os.getpid()}" in line
+    assert took_s < 20, "a machine busy with other tests may be slow, but not this slow"
+
+
+@pytest.mark.parametrize("port", ["70000", "8000x", "-1"])
+def test_a_port_that_is_none_is_one_line(model: Path, tmp_path: Path, port: str) -> None:
+    process = Process(model, tmp_path, f"server.port={port}")
+
+    assert process.child.wait(60) == 2
+    assert len(process.text().splitlines()) == 1
+    assert "server.port" in process.text()
+
+
+def test_a_broken_chat_template_ends_the_start(model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% if %}")
+    for name in (template, tmp_path / "missing.jinja"):
+        process = Process(model, tmp_path, "server.port=0", f"server.chat_template={name}")
+        assert process.child.wait(60) == 2
+        assert f"server.chat_template={name}" in process.text().splitlines()[-1]
+        assert READY not in process.text()
