@@ -45,7 +45,8 @@ def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -
     """
     device = _planned_bytes(room, runtime)
     if runtime.max_total_tokens is not None:
-        return _requested_tokens(need, device, runtime.max_total_tokens, runtime.page_size)
+        left = min(device - need.weights_bytes, room.free)
+        return _requested_tokens(need, left, runtime.max_total_tokens, runtime.page_size)
     tokens = int(runtime.mem_fraction_static * device - need.weights_bytes) // need.bytes_per_token
     if tokens < runtime.page_size:
         raise CapacityError(_too_small(need, device, runtime))
@@ -71,14 +72,14 @@ def _planned_bytes(room: DeviceRoom, runtime: RuntimeConfig) -> int:
     return int(room.total * HOST_SHARE) if room.host_memory else room.total
 
 
-def _requested_tokens(need: KVNeed, device: int, tokens: int, page_size: int) -> int:
+def _requested_tokens(need: KVNeed, left: int, tokens: int, page_size: int) -> int:
     if tokens < page_size:
         raise CapacityError(f"runtime.max_total_tokens={tokens} is less than one page; give at least {page_size}")
-    most = (device - need.weights_bytes) // need.bytes_per_token
+    most = left // need.bytes_per_token
     if tokens > most:
         raise CapacityError(
-            f"runtime.max_total_tokens={tokens} needs {tokens * need.bytes_per_token} bytes beside the weights' "
-            f"{need.weights_bytes}, the device has {device} bytes; lower it to {max(most, 0)} or less"
+            f"runtime.max_total_tokens={tokens} needs {tokens * need.bytes_per_token} bytes, and beside the weights' "
+            f"{need.weights_bytes} only {max(left, 0)} are left; lower it to {max(most, 0)} or less"
         )
     return tokens
 

@@ -1,5 +1,6 @@
 """A model on one device: turns batches into tensors, runs them, and samples. Letters: T tokens, B rows."""
 
+import logging
 from collections.abc import Mapping
 from itertools import chain
 
@@ -16,13 +17,17 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
 from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
 from sglk.engine.sampler import Sampler
+from sglk.errors import ConfigError
 from sglk.models.causal_lm import CausalLM
+
+logger = logging.getLogger(__name__)
 
 
 class ModelRunner:
     """The engine's `Runner` for a model of our own; `allocate_kv` comes before the first `run`."""
 
     def __init__(self, model: CausalLM, backend: DeviceBackend, runtime: RuntimeConfig) -> None:
+        _check_supported(runtime)
         spec = model.spec
         self.model = model
         self.backend = backend
@@ -54,6 +59,9 @@ class ModelRunner:
 
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Replace the KV pool by an empty one; the old one is freed first."""
+        sizes = self.backend.capabilities.page_sizes
+        if sizes and page_size not in sizes:
+            raise ConfigError(f"runtime.page_size={page_size} is not supported by this backend; choose one of {sizes}")
         if self.pool is not None:
             self.pool.free()
         self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
@@ -89,3 +97,15 @@ class ModelRunner:
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)
+
+
+def _check_supported(runtime: RuntimeConfig) -> None:
+    if runtime.quantization is not None:
+        raise ConfigError(
+            f"runtime.quantization={runtime.quantization!r} is not supported by the native engine; "
+            "set it to null, which computes with the weights as the checkpoint stores them"
+        )
+    if runtime.tp_size != 1:
+        raise ConfigError(f"runtime.tp_size={runtime.tp_size} is not supported by the native engine; set it to 1")
+    if runtime.enable_torch_compile:
+        logger.warning("runtime.enable_torch_compile has no effect in the native engine")

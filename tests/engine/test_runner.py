@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -95,3 +98,16 @@ def test_capacity_follows_the_runtime_it_is_asked_for() -> None:
     assert runner.kv_capacity_tokens(room) == (2 * 2**20 - weights) // token
     with pytest.raises(CapacityError, match=f"the weights take {weights}.*raise it to"):
         runner.kv_capacity_tokens(RuntimeConfig(device_memory_gib=4 / 1024, mem_fraction_static=0.05))
+
+
+@pytest.mark.parametrize("setting", [{"quantization": "w8a8_int8"}, {"tp_size": 2}])
+def test_what_the_engine_cannot_do_is_refused_and_never_ignored(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"runtime.{next(iter(setting))}=.* is not supported by the native engine"):
+        tiny_runner(CONFIG, **setting)
+
+
+def test_a_page_size_that_the_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = tiny_runner(CONFIG)
+    monkeypatch.setattr(runner.backend, "capabilities", replace(runner.backend.capabilities, page_sizes=(128,)))
+    with pytest.raises(ConfigError, match=r"page_size=16 is not supported.*128"):
+        runner.allocate_kv(4, 16)
