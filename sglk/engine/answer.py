@@ -11,14 +11,23 @@ from sglk.engine.stop import StopStrings
 class Answer:
     """What the caller of one request has received so far."""
 
-    def __init__(self, request: GenerateRequest, on_output: Callable[[Output], None], decoder: Decoder) -> None:
+    def __init__(
+        self, request: GenerateRequest, on_output: Callable[[Output], None], decoder: Decoder, submitted_s: float
+    ) -> None:
         self.request = request
         self.on_output = on_output
+        self._submitted_s = submitted_s
+        self._queue_s: float | None = None
         self._detokenizer = Detokenizer(decoder, request.prompt_ids)
         self._stops = StopStrings(request.sampling.stop)
         self._prompt_tokens = len(request.prompt_ids)
         self._cached_tokens = 0
         self._completion_tokens = 0
+
+    def begin(self, now_s: float) -> None:
+        """Take note of the first step; later calls (more chunks, another admission) change nothing."""
+        if self._queue_s is None:
+            self._queue_s = now_s - self._submitted_s
 
     def advance(self, request: Request) -> Output:
         """Turn the last token of `request` into a message; a stop string may finish it before its tokens do."""
@@ -49,4 +58,5 @@ class Answer:
             completion_tokens=self._completion_tokens,
             cached_tokens=self._cached_tokens,
             finish=finish,
+            queue_s=self._queue_s,
         )

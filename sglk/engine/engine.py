@@ -127,7 +127,7 @@ class Engine:
     def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
         """Check and queue `request`; raises RequestError (400, or 503 when the engine is stopping or dead)."""
         limits = self._core.limits
-        answer = Answer(limits.check(request), on_output, self.tokenizer)
+        answer = Answer(limits.check(request), on_output, self.tokenizer, self._clock())
         with self._answers_changed:
             if self._closing:
                 raise RequestError("the engine is shutting down", code="engine_stopped", status=503)
@@ -216,6 +216,7 @@ class Engine:
         if batch is None:
             return
         self._counters.steps += 1
+        self._note_first_steps(batch)
         try:
             tokens = self._runner.run(batch)
         # The device, the driver and every op can raise anything; the other requests go on.
@@ -228,6 +229,11 @@ class Engine:
         self._throughput.add(self._clock(), len(tokens))
         for request in scheduler.update(batch, tokens):
             self._advance(request)
+
+    def _note_first_steps(self, batch: Batch) -> None:
+        now = self._clock()
+        for row in batch.rows[: batch.num_prefills]:
+            self._answers[row.request_id].begin(now)
 
     def _fail_step(self, batch: Batch, error: Exception) -> None:
         """End the requests of a failed step; what it wrote into their pages is not kept."""

@@ -9,7 +9,7 @@ import pytest
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
 from sglk.engine.engine import MAX_FAILED_STEPS, Engine
-from sglk.engine.messages import EngineStats, GenerateRequest, Output
+from sglk.engine.messages import EngineStats, GenerateRequest, Output, SamplingParams
 from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.testing.scripted import ScriptedRunner
 from tests.engine.receiving import ENDLESS, GREEDY, TOKENIZER, WAIT_S, Receiver, running, submit
@@ -350,6 +350,29 @@ def test_shutdown_before_start_and_twice() -> None:
 
     assert receiver.wait().reason == "abort"
     assert not engine.is_alive
+
+
+def test_time_in_the_queue_ends_with_the_first_step() -> None:
+    now = [100.0]
+    gate = StepGate()
+    engine = Engine(
+        ScriptedRunner(before_step=gate),
+        TOKENIZER,
+        RuntimeConfig(max_running_requests=1, chunked_prefill_size=8),
+        clock=lambda: now[0],
+    )
+    engine.start()
+    first = submit(engine, "first", "x" * 20, SamplingParams(max_new_tokens=1, temperature=0))
+    gate.wait_for_step()
+    second = submit(engine, "second", "y" * 20, SamplingParams(max_new_tokens=1, temperature=0))
+    now[0] += 2
+    gate.open()
+    first.wait()
+    second.wait()
+    engine.shutdown()
+
+    assert [output.queue_s for output in first.outputs] == [0.0]
+    assert [output.queue_s for output in second.outputs] == [2.0]
 
 
 def test_throughput_covers_the_last_seconds_only() -> None:
