@@ -51,7 +51,9 @@ def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -
     if tokens < runtime.page_size:
         raise CapacityError(_too_small(need, device, runtime))
     if room.host_memory:
-        tokens = min(tokens, room.free // need.bytes_per_token, runtime.max_running_requests * need.context_length)
+        pages = -(-need.context_length // runtime.page_size)
+        window = runtime.max_running_requests * pages * runtime.page_size
+        tokens = min(tokens, room.free // need.bytes_per_token, window)
     if tokens < runtime.page_size:
         raise CapacityError(
             f"only {room.free} bytes of main memory are free, too few for a KV pool; end other programs"

@@ -28,6 +28,7 @@ def test_main_memory_is_shared_and_never_more_than_the_window_can_fill() -> None
     share = int(20 * GIB * HOST_SHARE * 0.8) - NEED.weights_bytes
     assert kv_capacity_tokens(NEED, machine, runtime()) == share // NEED.bytes_per_token
     assert kv_capacity_tokens(NEED, machine, runtime(max_running_requests=2)) == 2 * 1024
+    assert kv_capacity_tokens(NEED, machine, runtime(max_running_requests=2, page_size=1000)) == 2 * 2000
     busy = DeviceRoom(total=20 * GIB, free=GIB, host_memory=True)
     assert kv_capacity_tokens(NEED, busy, runtime()) == 1024
 
