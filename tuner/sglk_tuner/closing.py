@@ -63,6 +63,9 @@ def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
         closing = _contest(study, baseline, order, again, repeats)
         if closing is not None:
             closing.unreliable = unreliable
+            if unreliable:
+                names = ", ".join(f"trial {number}" for number in unreliable)
+                closing.verdict += f"; {names} ranked higher but failed when measured again"
             study.write("closing", asdict(closing))
             return closing
         assert order[0].number is not None

@@ -10,7 +10,7 @@ from sglk.config.provenance import ProfileSearch
 from sglk.config.schema import RuntimeConfig, TuneConfig
 from sglk_tuner.choice import rule_of
 from sglk_tuner.closing import Closing
-from sglk_tuner.profile import Finding, build_profile, read_profile, write_profile
+from sglk_tuner.profile import Finding, build_profile, write_profile
 from sglk_tuner.space import apply
 from sglk_tuner.study import Study
 from sglk_tuner.summary import TrialSummary
@@ -56,13 +56,9 @@ def save(finding: Finding, config: TuneConfig) -> tuple[Path, Path | None, bool]
     """Write the profile; return its path, where an older one is kept, and whether anything had to be written."""
     path = profile_file(config.study.profiles, config.chip.name, config.model.name)
     content = build_profile(finding)
-    if path.exists() and _hash(path) == content["profile"]["hash"]:
+    if path.exists() and f"hash: {content['profile']['hash']}" in path.read_text(encoding="utf-8", errors="replace"):
         return path, None, False
     return path, write_profile(content, path), True
-
-
-def _hash(path: Path) -> object:
-    return read_profile(path)["profile"].get("hash")
 
 
 def _records(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:

@@ -56,11 +56,12 @@ class Bench(Generic[T]):
             return Outcome("FAIL", reason=reason, log=self._engine.log)
         path = f"{name}.json"
         record.save(self._folder / path)
-        outcome = self._judge(record, path)
-        if not record.valid:
-            # Whatever made requests fail may outlast the setting.
-            self._engine.close()
-        return outcome
+        if record.valid:
+            return self._judge(record, path)
+        # Whatever made requests fail may outlast the setting.
+        reason = self._engine.cause_of_death() or _failures(record)
+        self._engine.close()
+        return Outcome("FAIL", reason=reason, record=path, log=self._engine.log)
 
     def _probe(self, target: T, params: Params, name: str, should_prune: Callable[[float], bool]) -> None:
         config = apply(self._config, params)
@@ -73,8 +74,6 @@ class Bench(Generic[T]):
             raise Prune(f"a probe of {probe.workload.num_requests} requests gave {self._goals[0].metric}={value:.4g}")
 
     def _judge(self, record: Record, path: str) -> Outcome:
-        if not record.valid:
-            return Outcome("FAIL", reason=_failures(record), record=path, log=self._engine.log)
         try:
             values = values_of(self._goals, record.summary)
         except NoValue as error:

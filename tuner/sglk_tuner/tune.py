@@ -3,10 +3,9 @@
 import dataclasses
 import shlex
 
-from rich.console import Console
-
 from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
+from sglk.commands.terminal import console as terminal
 from sglk.config.compose import Composed
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError, RunError
@@ -37,7 +36,7 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
     goals, space = goals_of(config), build_space(config)
     default = params_of(config, space.candidates)
     proposals = Proposals(space, default, goals, config.search)
-    console = Console()
+    console = terminal()
     for notice in [*space.notices, *proposals.notices]:
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
     if dry_run:

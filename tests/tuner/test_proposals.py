@@ -1,0 +1,114 @@
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglk_tuner.proposals import CONTROL_EVERY, Proposals
+from sglk_tuner.space import Params, point_key
+from sglk_tuner.summary import TrialSummary
+
+from sglk.config.schema import SearchConfig
+from tests.tuner.studies import CHUNK, FASTER, POLICY, WINDOW, space_of
+
+SPACE = space_of({CHUNK: [512, 1024, 2048], WINDOW: [8, 16], POLICY: ["fcfs", "lpm"]})
+INSIDE = {CHUNK: 512, WINDOW: 16, POLICY: "fcfs"}
+OUTSIDE = {CHUNK: 256, WINDOW: 16, POLICY: "fcfs"}
+DTYPE = "runtime.dtype"
+
+
+def proposals(default: Params = INSIDE, sampler: str = "grid", n_trials: int | None = None, seed: int = 0) -> Proposals:
+    return Proposals(SPACE, default, (FASTER,), SearchConfig("any", sampler, n_trials=n_trials, seed=seed))
+
+
+def value_of(params: Params) -> float:
+    return params[CHUNK] / 100 + params[WINDOW]
+
+
+def run(source: Proposals, trials: list[TrialSummary], lost: set[int], stop: int | None = None) -> list[TrialSummary]:
+    """Run a session that dies during trial number `stop`."""
+    while (proposal := source.next(trials, lost, len(trials))) is not None:
+        number = len(trials)
+        state, values = (
+            ("FAIL", {}) if number == stop else ("COMPLETE", {"output_throughput": value_of(proposal.params)})
+        )
+        trials = [*trials, TrialSummary(number, state, proposal.source, proposal.params, values=values)]
+        if number == stop:
+            lost.add(number)
+            return trials
+    return trials
+
+
+def keys(trials: list[TrialSummary]) -> list[str]:
+    return [point_key(trial.params) for trial in trials]
+
+
+@pytest.mark.parametrize(("default", "count"), [(INSIDE, 12), (OUTSIDE, 13)])
+def test_a_grid_measures_every_point_once_with_the_default_first(default: Params, count: int) -> None:
+    trials = run(proposals(default), [], set())
+    assert trials[0].params == default
+    assert trials[0].source == "default"
+    assert len(trials) == len(set(keys(trials))) == count
+    assert {point_key(point) for point in SPACE.points} <= set(keys(trials))
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+@settings(max_examples=8, deadline=None)
+@given(stop=st.integers(0, 6))
+def test_a_killed_study_measures_what_an_unbroken_one_does(sampler: str, stop: int) -> None:
+    unbroken = run(proposals(sampler=sampler, n_trials=7), [], set())
+    lost: set[int] = set()
+    broken = run(proposals(sampler=sampler, n_trials=7), [], lost, stop)
+    assert len(broken) == stop + 1
+    resumed = run(proposals(sampler=sampler, n_trials=7), broken, lost)
+    assert len(resumed) == 8
+    assert keys(resumed)[:stop] + keys(resumed)[stop + 1 :] == keys(unbroken)
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_a_longer_budget_keeps_what_was_measured(sampler: str) -> None:
+    short = run(proposals(sampler=sampler, n_trials=4), [], set())
+    longer = run(proposals(sampler=sampler, n_trials=40), short, set())
+    assert longer[:4] == short
+    assert len(longer) == len(set(keys(longer))) == 12
+
+
+def test_a_budget_beyond_the_space_is_noted() -> None:
+    assert "12 settings are measured" in proposals(n_trials=40).notices[0]
+    assert proposals(n_trials=12).notices == []
+
+
+def test_tpe_carries_a_random_control_and_learns() -> None:
+    trials = run(proposals(sampler="tpe", n_trials=12), [], set())
+    controls = [trial.number for trial in trials if trial.source == "control"]
+    assert controls == [n for n in range(1, 12) if n % CONTROL_EVERY == 0]
+    assert {trial.source for trial in trials} == {"default", "tpe", "control"}
+
+
+def test_seeds_differ_and_repeat() -> None:
+    def measured(seed: int) -> list[str]:
+        return keys(run(proposals(sampler="random", n_trials=6, seed=seed), [], set()))
+
+    assert measured(1) == measured(1)
+    assert len({tuple(measured(seed)) for seed in range(5)}) > 1
+
+
+def test_failed_points_count_and_come_back_only_when_asked() -> None:
+    trials = [TrialSummary(0, "COMPLETE", "default", INSIDE, values={"output_throughput": 1.0})]
+    trials.append(TrialSummary(1, "FAIL", "grid", {**INSIDE, WINDOW: 8}))
+    assert proposals(n_trials=2).next(trials, set(), 2) is None
+    asked = Proposals(SPACE, INSIDE, (FASTER,), SearchConfig("any", n_trials=2, retry_failed=True))
+    again = asked.next(trials, set(), 2)
+    assert again is not None
+    assert again.params == trials[1].params
+    failed_again = [*trials, TrialSummary(2, "FAIL", "retry", again.params)]
+    assert asked.next(failed_again, set(), 2) is None
+
+
+def test_random_points_are_grouped_by_what_restarts_the_engine() -> None:
+    space = space_of({WINDOW: list(range(1, 9)), DTYPE: ["fp32", "bf16"]})
+    default = {DTYPE: "auto", WINDOW: 1}
+    source = Proposals(space, default, (FASTER,), SearchConfig("any", "random", n_trials=13))
+    dtypes = [point[DTYPE] for point in source.waiting([], set())[1:]]
+    assert len(dtypes) == 12
+    changes = sum(one != other for one, other in itertools.pairwise(dtypes))
+    assert changes <= 1

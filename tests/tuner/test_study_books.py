@@ -1,0 +1,166 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+import pytest
+from sglk_tuner import owner
+from sglk_tuner.identity import differences, identity_of
+from sglk_tuner.outcome import Outcome
+from sglk_tuner.space import build_space, params_of
+from sglk_tuner.study import OWNER, Study, open_study, study_name
+
+from sglk.config.schema import StudyConfig, TuneConfig
+from sglk.errors import ConfigError, RunError
+from tests.tuner.studies import FASTER, POLICY, WINDOW, config_of
+
+SPACE = {WINDOW: [4, 8], POLICY: ["fcfs", "lpm"]}
+
+
+def study_config(folder: Path) -> TuneConfig:
+    config = config_of(SPACE)
+    config.study = StudyConfig(name="s", directory=str(folder))
+    return config
+
+
+@contextmanager
+def opened(config: TuneConfig) -> Iterator[Study]:
+    space, goals = build_space(config), (FASTER,)
+    default = params_of(config, space.candidates)
+    with open_study(config, space, goals, default, identity_of(config, space, goals, default)) as study:
+        yield study
+
+
+def database(folder: Path) -> optuna.Study:
+    return optuna.load_study(study_name="s", storage=f"sqlite:///{folder / 's' / 'study.db'}")
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_trials_come_back_as_they_were_stored(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    with opened(config) as study:
+        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+        study.finish(number, Outcome("COMPLETE", values=(12.5,), record="trials/000.json", log="engine-001.log"))
+        number = study.begin({WINDOW: 4, POLICY: "lpm"}, "grid")
+        study.finish(number, Outcome("FAIL", reason="out of memory"))
+    with opened(config) as study:
+        good, bad = study.trials()
+    assert (good.state, good.params, good.values) == (
+        "COMPLETE",
+        {WINDOW: 8, POLICY: "lpm"},
+        {"output_throughput": 12.5},
+    )
+    assert (good.record, good.log, good.source) == ("trials/000.json", "engine-001.log", "grid")
+    assert (bad.state, bad.reason, bad.values) == ("FAIL", "out of memory", {})
+
+
+def test_the_storage_holds_real_values_that_optuna_s_own_tools_read(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)) as study:
+        for window, value in ((4, 1.0), (8, 2.0)):
+            study.finish(study.begin({WINDOW: window, POLICY: "lpm"}, "grid"), Outcome("COMPLETE", values=(value,)))
+    stored = database(tmp_path)
+    assert stored.best_params == {WINDOW: 8, POLICY: "lpm"}
+    assert isinstance(stored.best_trial.distributions[WINDOW], optuna.distributions.IntDistribution)
+
+
+def test_a_dead_process_leaves_ghosts_that_are_closed_once(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    with opened(config) as study:
+        study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+    with opened(config) as study:
+        assert study.close_ghosts() == [0]
+        assert study.close_ghosts() == []
+        (ghost,) = study.trials()
+        assert (ghost.state, ghost.reason) == ("FAIL", "killed")
+        assert study.lost() == {0}
+
+
+def test_one_folder_has_one_process(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    with opened(config), pytest.raises(RunError, match=f"in use by process {os.getpid()}"), opened(config):
+        pass
+    with opened(config):
+        pass
+
+
+def test_one_storage_has_one_process_even_from_two_folders(tmp_path: Path) -> None:
+    config, other = study_config(tmp_path / "a"), study_config(tmp_path / "b")
+    config.study.storage = other.study.storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    with opened(config), pytest.raises(RunError, match=f"being run by process {os.getpid()}"), opened(other):
+        pass
+    with opened(other):
+        pass
+
+
+@pytest.mark.parametrize(("silent_s", "alive"), [(-1.0, False), (60.0, True)])
+def test_a_process_of_another_machine_counts_as_dead_after_its_silence(silent_s: float, alive: bool) -> None:
+    assert owner.may_be_alive({**owner.this_process(silent_s), "host": "elsewhere"}) is alive
+
+
+def test_an_owner_that_died_is_no_owner(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    with opened(config):
+        pass
+    database(tmp_path).set_user_attr(OWNER, {**owner.this_process(60.0), "pid": dead_process()})
+    with opened(config) as study:
+        assert study.trials() == []
+
+
+def test_a_process_id_that_is_in_use_again_is_no_owner() -> None:
+    assert owner.may_be_alive(owner.this_process(60.0))
+    assert not owner.may_be_alive({**owner.this_process(60.0), "started": "1"})
+
+
+def test_another_question_is_refused_entry_by_entry(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)):
+        pass
+    changed = study_config(tmp_path)
+    changed.workload.num_requests = 7
+    changed.runtime.page_size = 32
+    changed.search.space = {**SPACE, WINDOW: [4, 8, 12]}
+    with pytest.raises(RunError) as refusal, opened(changed):
+        pass
+    for difference in (
+        "workload.num_requests: 64 -> 7",
+        "runtime.page_size: 16 -> 32",
+        "space.runtime.max_running_requests: [4, 8] -> [4, 8, 12]",
+    ):
+        assert difference in str(refusal.value)
+    changed.study.name = "new"
+    with opened(changed) as study:
+        assert study.name == "new"
+
+
+def test_how_to_search_may_change_between_sessions(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)):
+        pass
+    changed = study_config(tmp_path)
+    changed.search.n_trials, changed.search.seed, changed.search.sampler = 3, 9, "random"
+    changed.study.repeats = 5
+    with opened(changed) as study:
+        assert study.name == "s"
+
+
+def test_identity_survives_the_storage(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    space = build_space(config)
+    identity = identity_of(config, space, (FASTER,), params_of(config, space.candidates))
+    assert differences(json.loads(json.dumps(identity)), identity) == []
+
+
+def test_a_study_is_named_for_what_it_measures(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    config.study.name = None
+    assert study_name(config) == "cpu-tiny-random-throughput"
+    config.study.name = "../elsewhere"
+    with pytest.raises(ConfigError, match=r"study\.name"):
+        study_name(config)
