@@ -146,5 +146,10 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _figures(record: Record) -> dict[str, float | None]:
-    counts = record.counts
-    return record.summary | {"duration_s": record.duration_s, "failed_requests": counts.failed + counts.timeout}
+    own = {
+        "duration_s": record.duration_s,
+        "failed_requests": float(record.counts.failed + record.counts.timeout),
+        "peak_memory_bytes": record.server.peak_memory_bytes,
+        "kv_capacity_tokens": record.server.kv_capacity_tokens,
+    }
+    return record.summary | own | {f"engine_{name}": value for name, value in record.engine_stats.items()}

@@ -18,9 +18,14 @@ _TITLES = {
     "cached_share": ("prompt from cache", "%"),
     "output_tokens": ("output tokens", ""),
     "prompt_tokens": ("prompt tokens", ""),
+    "peak_memory_bytes": ("peak memory", "GiB"),
+    "kv_capacity_tokens": ("KV capacity", "tokens"),
+    "duration_s": ("duration", "s"),
+    "failed_requests": ("failed requests", ""),
 }
+_LESS_IS_BETTER = ("peak_memory_bytes", "duration_s", "failed_requests", "engine_retractions", "engine_evicted_tokens")
 _LATENCY_UNITS = {"ttft": "ms", "tpot": "ms", "itl": "ms", "e2e": "s"}
-_SCALES = {"ms": 1000.0, "%": 100.0}
+_SCALES = {"ms": 1000.0, "%": 100.0, "GiB": 2.0**-30}
 
 
 def title(metric: str) -> str:
@@ -58,7 +63,7 @@ def goal(text: str, known: Iterable[str]) -> Goal:
     """Read `METRIC`, `maximize:METRIC` or `minimize:METRIC`; a bare name goes its natural way. Raises ConfigError."""
     direction, colon, metric = text.partition(":")
     if not colon:
-        direction, metric = ("minimize" if is_latency(text) else "maximize"), text
+        direction, metric = ("minimize" if is_latency(text) or text in _LESS_IS_BETTER else "maximize"), text
     names = sorted(known)
     if metric not in names:
         raise ConfigError(f"--metric: no record has {metric!r}{nearest(metric, names)}; known are {', '.join(names)}")

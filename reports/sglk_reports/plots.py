@@ -88,7 +88,7 @@ def effect_plot(ranking: Ranking, goal: Goal) -> go.Figure | None:
     knobs = [knob for knob, group in table.groupby("knob", sort=False) if len(group) > 1]
     if not knobs:
         return None
-    columns = min(len(knobs), 3)
+    columns = min(len(knobs), 4)
     count = -(-len(knobs) // columns)
     figure = make_subplots(
         rows=count,

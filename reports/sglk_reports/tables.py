@@ -15,7 +15,7 @@ from sglk_reports.study import Goal
 
 Mark = Literal["", "best", "default", "failed"]
 
-CONTEXT = ("output_throughput", "ttft_s_p99", "tpot_s_p50")
+CONTEXT = ("output_throughput", "ttft_s_p99", "tpot_s_p50", "peak_memory_bytes")
 """Figures shown beside the goals, to see what a goal was bought with."""
 
 
@@ -98,7 +98,7 @@ def _known(rows: pd.DataFrame, name: str) -> bool:
 
 def _note(row: "pd.Series[Any]") -> str:
     words = ["winner"] if row["is_winner"] else []
-    words += ["default configuration"] if row["is_default"] else []
+    words += ["default"] if row["is_default"] else []
     words += [str(row["source"])] if row["source"] in ("control", "retry") else []
     if row["state"] != "COMPLETE":
         words.append(f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"]))

@@ -39,7 +39,9 @@ def _rich(table: TextTable) -> Table:
     # Text objects: what users named must not be read as markup.
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for column, header in enumerate(table.headers):
-        shown.add_column(Text(header), justify="right" if column in table.numeric else "left", overflow="fold")
+        # Tables have more columns than terminals have room for names.
+        name = Text(header.replace("_", "_\n") if len(header) > 12 else header)
+        shown.add_column(name, justify="right" if column in table.numeric else "left", overflow="fold")
     for row, mark in zip(table.rows, table.marks, strict=True):
         shown.add_row(*map(Text, row), style=_STYLES[mark])
     return shown

@@ -23,7 +23,7 @@ def test_a_study_becomes_a_table_and_three_files(folder: Path, capsys: pytest.Ca
     assert main(["report", "mine"]) == 0
     shown = capsys.readouterr().out
     assert "FAIL: killed" in shown
-    assert "default configuration" in shown
+    assert "winner" in shown
     assert sorted(path.name for path in (folder / "report").iterdir()) == ["mine.csv", "mine.html", "mine.md"]
     with (folder / "report/mine.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 6
