@@ -1,6 +1,7 @@
 """The life of an engine: aborts, failures, reconfiguration, shutdown. Nobody ever waits in vain."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -55,6 +56,13 @@ def failing(when: Callable[[int, Batch], bool], error: Exception | None = None) 
             raise error or RuntimeError("device on fire")
 
     return ScriptedRunner(before_step=check)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0)  # Lets the other threads run.
 
 
 def gauges(stats: EngineStats) -> tuple[int, int, int]:
@@ -211,6 +219,21 @@ def test_reconfigure_refuses_while_requests_live_unless_forced() -> None:
         assert submit(engine, "next", "hi").wait().reason == "length"
 
 
+def test_forced_reconfigure_ends_requests_that_are_still_in_the_inbox() -> None:
+    with gated() as (engine, gate):
+        first = submit(engine, "first", "hi", ENDLESS)
+        gate.wait_for_step()
+        thread = threading.Thread(target=lambda: engine.reconfigure(RuntimeConfig(page_size=4), force=True))
+        thread.start()
+        wait_until(lambda: engine._inbox._tasks.qsize() == 1)
+        second = submit(engine, "second", "hi", ENDLESS)
+        gate.open()
+
+        assert [first.wait().reason, second.wait().reason] == ["abort", "abort"]
+        thread.join(WAIT_S)
+        assert submit(engine, "next", "hi").wait().reason == "length"
+
+
 def test_reconfigure_refuses_what_is_built_into_the_model() -> None:
     with running() as engine, pytest.raises(ConfigError, match=r"runtime\.dtype is 'auto' in the loaded model"):
         engine.reconfigure(RuntimeConfig(dtype="bf16"))
@@ -246,6 +269,17 @@ def test_failed_step_ends_its_requests_alone() -> None:
         assert engine.is_alive
         assert gauges(engine.stats()) == (0, 0, 0)
         assert engine.stats().requests_failed == 1
+
+
+def test_kv_of_a_failed_request_is_not_kept_beyond_its_prompt() -> None:
+    with running(failing(lambda step, batch: step == 20), page_size=4) as engine:
+        failed = submit(engine, "failed", "x" * 40, ENDLESS)
+        assert failed.wait().reason == "error"
+        later = submit(engine, "later", list(b"x" * 40) + failed.token_ids)
+        later.wait()
+
+    assert len(failed.token_ids) == 19
+    assert later.outputs[-1].cached_tokens == 40
 
 
 def test_out_of_memory_while_serving_advises_to_lower() -> None:
