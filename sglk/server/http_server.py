@@ -24,6 +24,9 @@ KEEP_ALIVE_S = 75
 FLUSH_S = 5
 """After `server.shutdown_timeout_s` requests are aborted; this is for their last words to reach the clients."""
 
+LAST_WORDS_S = 1.0
+"""The same after a second signal."""
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -87,13 +90,18 @@ class HttpServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _stop(self) -> None:
-        bridge = self._deployment.bridge
+        bridge, loop = self._deployment.bridge, asyncio.get_running_loop()
         if self._deployment.draining:
-            logger.info("second signal: stopping now, %d requests are cut off", bridge.open_requests)
+            logger.info("second signal: %d requests are cut off", bridge.open_requests)
             bridge.abort_all()
-            self.force_exit = True
+            loop.call_later(LAST_WORDS_S, self._force)
             return
         logger.info("shutting down: %d requests have %g s to finish", bridge.open_requests, self._drain_s)
         self._deployment.draining = True
         self.should_exit = True
-        asyncio.get_running_loop().call_later(self._drain_s, bridge.abort_all)
+        loop.call_later(self._drain_s, bridge.abort_all)
+
+    def _force(self) -> None:
+        # What is still open now is cancelled, which uvicorn would report with a traceback each.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        self.force_exit = True

@@ -10,6 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from sglk.server.counting import set_outcome
+
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
@@ -64,7 +66,10 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the events end or the client leaves."""
         with self._source:
-            await unless_client_leaves(receive, self._stream(send))
+            try:
+                await unless_client_leaves(receive, self._stream(send))
+            except ClientDisconnect:
+                set_outcome(scope, "aborted")
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

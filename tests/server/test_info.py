@@ -44,6 +44,7 @@ def test_server_info_is_what_a_record_needs(served: Served) -> None:
     assert info["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert info["pid"] == os.getpid()
     assert info["profile"] is None
+    assert info["dtype"] == info["kv_cache_dtype"] == "fp32"
     assert info["stats"]["generated_tokens"] >= 2
     assert served.get("/get_server_info").json()["pid"] == info["pid"]
 

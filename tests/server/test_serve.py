@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,11 +81,13 @@ def test_a_second_signal_ends_it_at_once(process: Process, number: signal.Signal
         httpx.Client(base_url=url, timeout=60, trust_env=False) as client,
         client.stream("POST", "/v1/completions", json=body) as response,
     ):
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         process.child.send_signal(number)
         wait_until(lambda: "shutting down: 1 requests" in process.text())
         assert process.child.poll() is None
         process.child.send_signal(number)
+        assert '"code":"aborted"' in "".join(lines)
         assert process.child.wait(30) == 0
 
     assert "Traceback" not in process.text()
@@ -96,14 +97,12 @@ def test_a_second_signal_ends_it_at_once(process: Process, number: signal.Signal
 def test_a_taken_port_is_reported_before_anything_is_loaded(model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        start = time.monotonic()
         process = Process(model, tmp_path, f"server.port={port}")
         assert process.child.wait(60) == 2
-        took_s = time.monotonic() - start
 
+    # One line and no other: neither backend nor model has been touched.
     (line,) = process.text().splitlines()
     assert f"server.port={port} is taken by process {os.getpid()}" in line
-    assert took_s < 20, "a machine busy with other tests may be slow, but not this slow"
 
 
 @pytest.mark.parametrize("port", ["70000", "8000x", "-1"])
