@@ -46,7 +46,7 @@ class Lab:
         conf = self.folder / "conf" / "search"
         conf.mkdir(parents=True, exist_ok=True)
         (conf / "mine.yaml").write_text(json.dumps({"name": "mine", "space": space}))
-        return ["--config-dir", str(self.folder / "conf"), *SMALL, "search=mine", *words]
+        return ["--config-dir", "conf", "chip=cpu", "model=smollm2", *SMALL, "search=mine", *words]
 
     def tune(self, space: dict[str, list[Any]], *words: str) -> int:
         """Run `sglk tune` here and return its exit code."""

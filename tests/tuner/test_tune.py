@@ -20,7 +20,7 @@ TWELVE = {"runtime.chunked_prefill_size": [512, 1024, 2048], WINDOW: [8, 16], PO
 def test_the_winner_becomes_the_profile_of_the_next_serve(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
     assert lab.tune({WINDOW: [4, 8]}, "study.repeats=2") == 0
-    assert "next: sglk serve chip=cpu model=smollm2" in capsys.readouterr().out
+    assert "next: sglk serve --config-dir conf chip=cpu model=smollm2" in capsys.readouterr().out
     served = compose("serve", ["chip=cpu", "model=smollm2"])
     assert served.config.runtime.max_running_requests == 4
     assert "profile" in served.sources[WINDOW]
@@ -31,11 +31,21 @@ def test_the_winner_becomes_the_profile_of_the_next_serve(lab: Lab, capsys: pyte
     assert compose("serve", ["profiles=none"]).config.runtime.max_running_requests == DEFAULT_WINDOW
 
 
-def test_one_process_serves_all_trials_with_its_weights_kept(lab: Lab) -> None:
+def test_one_process_measures_all_settings_with_its_weights_kept_and_its_cache_empty(lab: Lab) -> None:
     assert lab.tune({WINDOW: [4, 8], POLICY: ["fcfs", "lpm"]}) == 0
     assert len(lab.events("start")) == 1
-    assert len(lab.trials("COMPLETE")) == 5
     assert lab.engine_pids() == set()
+    assert {event["cached"] for event in lab.events("generate")} == {0}
+    for trial in lab.trials("COMPLETE"):
+        record = Record.load_file(lab.study / trial["record"])
+        assert record.valid
+        assert record.load.cache == "flush"
+        assert record.summary["cached_share"] == 0
+        assert str(record.command).startswith("sglk tune")
+        assert {f"runtime.{key}": value for key, value in (record.runtime or {}).items()}.items() >= trial[
+            "params"
+        ].items()
+    assert len(lab.trials("COMPLETE")) == 5
 
 
 def test_a_key_that_needs_new_weights_restarts_once_per_value(lab: Lab) -> None:
@@ -73,36 +83,22 @@ def test_n_trials_counts_all_trials_of_the_study(lab: Lab) -> None:
     assert len(lab.trials("COMPLETE")) == 3
     assert lab.tune(TWELVE, "search.n_trials=5") == 0
     assert len(lab.trials("COMPLETE")) == 5
-    assert lab.tune(TWELVE, "search.n_trials=40") == 0
-    assert len(lab.trials("COMPLETE")) == 12
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ("objective=latency", "goals"),
-        ("objective.goals=[minimize:output_throughput]", "goals"),
-        ("workload.num_requests=3", "workload.num_requests: 2 -> 3"),
-        ("model=qwen0_5b", "model.name"),
-        ("runtime.page_size=32", "runtime.page_size: 16 -> 32"),
-        (
-            "search.space.runtime.max_running_requests=[4,8,12]",
-            "space.runtime.max_running_requests: [4, 8] -> [4, 8, 12]",
-        ),
-    ],
+    ("change", "named"), [("objective=latency", "goals: "), ("workload.seed=1", "workload.seed: 0 -> 1")]
 )
 def test_another_question_is_refused_with_the_difference(
     lab: Lab, change: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    space = {WINDOW: [4, 8]}
-    assert lab.tune(space, "search.n_trials=1") == 0
-    before = len(lab.trials("COMPLETE"))
-    assert lab.tune(space, "search.n_trials=2", change) == 1
+    assert lab.tune({WINDOW: [4, 8]}, "search.n_trials=1") == 0
+    starts = len(lab.events("start"))
+    assert lab.tune({WINDOW: [4, 8]}, change) == 1
     error = capsys.readouterr().err
+    assert error.count("\n") == 1
     assert named in error
     assert "study.name=" in error
-    assert len(lab.trials("COMPLETE")) == before
-    assert lab.tune(space, "search.n_trials=1", change, "study.name=other") == 0
+    assert len(lab.events("start")) == starts
 
 
 def test_duplicate_candidates_are_measured_once_with_a_notice(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +145,16 @@ def test_a_failed_start_is_a_failed_trial(lab: Lab) -> None:
     (failed,) = lab.trials("FAIL")
     assert "CapacityError: not enough memory" in failed["reason"]
     assert "CapacityError" in (lab.study / failed["log"]).read_text()
+
+
+def test_a_server_that_never_starts_ends_the_study_early(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.script({"when": {}, "do": "start_exit"})
+    assert lab.tune(TWELVE) == 1
+    assert "did not start for 3 settings in a row" in capsys.readouterr().err
+    assert len(lab.events("start")) == 3
+    lab.script()
+    assert lab.tune(TWELVE, "search.retry_failed=true") == 0
+    assert len(lab.trials("COMPLETE")) == 12
 
 
 def test_failed_points_run_again_only_when_asked(lab: Lab) -> None:
@@ -218,7 +224,7 @@ def test_when_all_settings_tie_the_default_stays(lab: Lab) -> None:
     assert served.config.runtime.max_running_requests == DEFAULT_WINDOW
 
 
-def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     """The challenger is fast in its trial and slow afterwards: no gain is claimed."""
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000, "until": 2})
     assert lab.tune({WINDOW: [4]}) == 0
@@ -238,14 +244,6 @@ def test_a_winner_that_fails_when_repeated_makes_way_for_the_next(lab: Lab) -> N
     assert lab.tune({WINDOW: [4, 8]}) == 0
     assert lab.summary["closing"]["unreliable"] == [1]
     assert lab.summary["trials"][lab.summary["winner"]]["params"] == {WINDOW: 8}
-
-
-def test_equal_points_do_not_warm_each_other(lab: Lab) -> None:
-    assert lab.tune({WINDOW: [4, 8]}, "study.repeats=2") == 0
-    assert {event["cached"] for event in lab.events("generate")} == {0}
-    records = [Record.load_file(path) for path in lab.study.glob("trials/*.json")]
-    assert len(records) == 3
-    assert all(record.load.cache == "flush" and record.summary["cached_share"] == 0 for record in records)
 
 
 def test_simulated_results_are_never_written_as_measured(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,11 +274,10 @@ def test_what_the_user_fixed_for_the_study_is_part_of_the_profile(lab: Lab) -> N
 
 
 def test_tpe_and_random_keep_to_the_space_and_the_budget(lab: Lab) -> None:
-    for sampler in ("tpe", "random"):
-        assert lab.tune(TWELVE, f"search.sampler={sampler}", "search.n_trials=7", f"study.name={sampler}") == 0
-        trials = json.loads((lab.folder / "studies" / sampler / "summary.json").read_text())["trials"]
-        points = {json.dumps(trial["params"], sort_keys=True) for trial in trials if trial["state"] == "COMPLETE"}
-        assert len(points) == 7
+    for sampler, budget in (("random", 3), ("tpe", 7)):
+        assert lab.tune(TWELVE, f"search.sampler={sampler}", f"search.n_trials={budget}") == 0
+        trials = lab.trials("COMPLETE")
+        assert len({json.dumps(trial["params"], sort_keys=True) for trial in trials}) == budget
         assert all(trial["params"][key] in values for trial in trials for key, values in TWELVE.items())
 
 
@@ -306,15 +303,6 @@ def test_dry_run_prints_the_plan_and_touches_nothing(lab: Lab, capsys: pytest.Ca
     assert "12 of 12 possible settings" in out
     assert out.count("schedule_policy=lpm") == 6
     assert not (lab.folder / "studies").exists()
-
-
-def test_records_are_bench_records(lab: Lab) -> None:
-    assert lab.tune({WINDOW: [4]}) == 0
-    record = Record.load_file(lab.study / "trials" / "000.json")
-    assert record.valid
-    assert record.command is not None
-    assert record.command.startswith("sglk tune")
-    assert record.chip == "cpu"
 
 
 def test_a_running_server_is_not_tuned(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sglk_tuner.profile import Finding, build_profile, content_hash, delta, read_profile, write_profile
+from sglk_tuner.profile import Finding, build_profile, content_hash, delta, read_profile, render, write_profile
 from sglk_tuner.space import apply
 
 from sglk.bench.record import Counts, LoadRecord, MachineRecord, Record, ServerRecord, ToolRecord
@@ -89,15 +89,11 @@ def test_a_profile_composes_into_the_next_deployment(tmp_path: Path, monkeypatch
 
 def test_people_read_the_headline_first() -> None:
     content = build_profile(finding({WINDOW: 4}))
-    path = Path("smollm2.yaml")
-    assert path.suffix == ".yaml"
-    from sglk_tuner.profile import render
-
     first, *lines = render(content).splitlines()
     assert first == "# @package _global_"
     assert "Measured by `sglk tune`, 2026-11-29: maximize:output_throughput under chat on a device." in lines[0]
     assert "1.20 times as good" in lines[1]
-    assert "sglk serve chip=cpu model=smollm2" in lines[2]
+    assert "`sglk serve` picks this file up for chip cpu and model smollm2" in lines[2]
 
 
 def test_the_same_study_gives_the_same_file_and_a_changed_one_shows(tmp_path: Path) -> None:

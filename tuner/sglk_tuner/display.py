@@ -25,7 +25,7 @@ class Display:
     def __init__(self, console: Console, proposals: Proposals, study: Study, bar: bool = True) -> None:
         self._console = console
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, disable=not bar, transient=True)
+        self._progress = Progress(*columns, console=console, disable=not (bar and console.is_terminal), transient=True)
         done = len(tried(study.trials(), study.lost()))
         self._task = self._progress.add_task("starting", total=proposals.planned, completed=done)
         self._doing = self._best = ""

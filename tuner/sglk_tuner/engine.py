@@ -45,6 +45,8 @@ class Engine(Generic[T]):
         self._target: T | None = None
         self._params: Params = {}
         self._log: Path | None = None
+        self.has_started = False
+        """Whether any server became ready."""
 
     @property
     def log(self) -> str | None:
@@ -53,12 +55,12 @@ class Engine(Generic[T]):
 
     def prepare(self, params: Params) -> T:
         """Return a server that runs `params`: the present one if its weights can stay, else a new one."""
-        target = self._target if self._keeps_weights(params) else None
+        target = self._target if self._keeps_weights(params) and self._lives() else None
         if target is None:
             self.close()
             self._log = self._next_log()
             target = self._launch(apply(self._config, params), self._log)
-            self._target = target
+            self._target, self.has_started = target, True
         elif params != self._params:
             with self.deadline(self._config.study.start_timeout_s, "study.start_timeout_s"):
                 target.reconfigure({key.removeprefix(ROOT): value for key, value in params.items() if key in LIVE_KEYS})
@@ -114,6 +116,14 @@ class Engine(Generic[T]):
         target, self._target = self._target, None
         if target is not None:
             target.close()
+
+    def _lives(self) -> bool:
+        try:
+            if self._target is not None:
+                self._target.check()
+        except RunError:
+            return False
+        return self._target is not None
 
     def _keeps_weights(self, params: Params) -> bool:
         engine = self._config.engine.name

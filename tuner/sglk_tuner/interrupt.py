@@ -11,7 +11,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into KeyboardInterrupt inside the block, which runs in the main thread."""
-    before = {signum: signal.signal(signum, _interrupt) for signum in _SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+    for signum, handler in before.items():
+        # `nohup` asks for SIGHUP to be ignored.
+        if handler is not signal.SIG_IGN:
+            signal.signal(signum, _interrupt)
     try:
         yield
     finally:

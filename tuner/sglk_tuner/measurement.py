@@ -33,7 +33,11 @@ def launcher(
             api_key=config.server.api_key,
             admin_api_key=config.server.admin_api_key,
         )
-        on_start(server)
+        try:
+            on_start(server)
+        except BaseException:
+            server.close()
+            raise
         return server
 
     return launch

@@ -17,5 +17,9 @@ class Outcome:
     """Bench record, relative to the study's folder."""
     log: str | None = None
     """Engine log, relative to the study's folder."""
+    warnings: tuple[str, ...] = ()
+    """What a reader should know before believing the values."""
+    never_started: bool = False
+    """No server has become ready yet, in this trial or before."""
     lost: bool = False
     """The trial ended by no fault of its setting (tuner killed or interrupted): the point runs once more."""

@@ -138,7 +138,7 @@ def _headline(profile: dict[str, Any], changed: bool) -> list[str]:
         f"{profile['kind'].capitalize()} by `sglk tune`, {day}: {profile['objective']} "
         f"under {profile['workload']['name']}{where}.",
         profile["gain"]["verdict"],
-        f"`sglk serve chip={chip['name']} model={model}` picks this file up; `profiles=none` leaves it out.",
+        f"`sglk serve` picks this file up for chip {chip['name']} and model {model}; `profiles=none` leaves it out.",
         *([] if changed else ["The default configuration stays: `runtime` is empty on purpose."]),
     ]
 

@@ -6,6 +6,7 @@ from typing import Generic, Protocol
 
 from sglk.bench.record import Record
 from sglk.config.schema import TuneConfig
+from sglk.errors import RunError
 from sglk_tuner.choice import pareto_front, ranking, rule_of
 from sglk_tuner.closing import Closing, close
 from sglk_tuner.engine import T
@@ -15,6 +16,9 @@ from sglk_tuner.space import Params
 from sglk_tuner.study import Study
 from sglk_tuner.summary import StudySummary, TrialSummary, write_summary
 from sglk_tuner.trial import Bench
+
+HOPELESS = 3
+"""So many failed starts with one and the same message end the session."""
 
 
 class Watcher(Protocol):
@@ -45,6 +49,7 @@ class Session(Generic[T]):
         self._bench = bench
         self._watcher = watcher
         self._closing: Closing | None = None
+        self._refusals: list[str] = []
         self._known_origin: tuple[str, str | None] | None = None
         self.profile: str | None = None
         """Path of the profile, once it is written."""
@@ -62,7 +67,7 @@ class Session(Generic[T]):
             proposal = self._proposals.next(self._study.trials(), self._study.lost(), first)
             if proposal is None:
                 break
-            self._run(proposal)
+            self._give_up_if_hopeless(self._run(proposal))
         self._closing = close(self._study, self._again, self._config.study.repeats)
         return self._closing
 
@@ -72,7 +77,7 @@ class Session(Generic[T]):
         write_summary(summary, self._study.folder)
         return summary
 
-    def _run(self, proposal: Proposal) -> None:
+    def _run(self, proposal: Proposal) -> Outcome:
         number = self._study.begin(proposal.params, proposal.source)
         self._watcher.begin(number, proposal)
         prunes = self._config.search.pruner != "none" and proposal.source != "default"
@@ -88,6 +93,19 @@ class Session(Generic[T]):
         self._study.finish(number, outcome)
         summary = self.publish("running")
         self._watcher.end(next(trial for trial in summary.trials if trial.number == number), summary)
+        for warning in outcome.warnings:
+            self._watcher.note(f"trial {number}: {warning}")
+        return outcome
+
+    def _give_up_if_hopeless(self, outcome: Outcome) -> None:
+        """Stop when the server refuses to start again and again for one reason, which then is not the setting's."""
+        reason = str(outcome.reason).partition(" (log: ")[0]
+        self._refusals = [*self._refusals, reason] if outcome.never_started else []
+        if len(self._refusals) >= HOPELESS and len(set(self._refusals)) == 1:
+            raise RunError(
+                f"the server did not start for {HOPELESS} settings in a row, always with: {reason}; "
+                "mend that and run again with search.retry_failed=true"
+            )
 
     def _again(self, params: Params, name: str) -> Outcome:
         self._watcher.again(params, name)

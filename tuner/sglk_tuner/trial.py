@@ -53,7 +53,8 @@ class Bench(Generic[T]):
         except SglkError as error:
             reason = self._engine.cause_of_death() or str(error)
             self._engine.close()
-            return Outcome("FAIL", reason=reason, log=self._engine.log)
+            never_started = not self._engine.has_started
+            return Outcome("FAIL", reason=reason, log=self._engine.log, never_started=never_started)
         path = f"{name}.json"
         record.save(self._folder / path)
         if record.valid:
@@ -78,7 +79,7 @@ class Bench(Generic[T]):
             values = values_of(self._goals, record.summary)
         except NoValue as error:
             return Outcome("FAIL", reason=str(error), record=path, log=self._engine.log)
-        return Outcome("COMPLETE", values=values, record=path, log=self._engine.log)
+        return Outcome("COMPLETE", values, record=path, log=self._engine.log, warnings=tuple(record.warnings))
 
 
 def _part(workload: WorkloadConfig) -> WorkloadConfig:

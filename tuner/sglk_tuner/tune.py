@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from pathlib import Path
 
 from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
@@ -10,7 +11,6 @@ from sglk.config.compose import Composed
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner import finding
-from sglk_tuner.closing import Closing
 from sglk_tuner.display import Display, plan_text, result_table
 from sglk_tuner.engine import Engine
 from sglk_tuner.identity import identity_of
@@ -68,7 +68,10 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
             session.profile = _save(config, finding.find(config, study, closing, defaults), display)
         summary = session.publish("finished")
         display.result(result_table(summary))
-        _say_result(display, config, closing, session.profile, study)
+        display.note(closing.verdict)
+        if session.profile is not None and Path(config.study.profiles).resolve() == Path("profiles").resolve():
+            display.note(f"next: {_serve_command(words, config_dir)}")
+        display.note(f"compare: sglk report {study.folder}")
     return 0
 
 
@@ -102,8 +105,6 @@ def _save(config: TuneConfig, found: Finding, display: Display) -> str | None:
     return str(path)
 
 
-def _say_result(display: Display, config: TuneConfig, closing: Closing, profile: str | None, study: Study) -> None:
-    display.note(closing.verdict)
-    if profile is not None:
-        display.note(f"next: sglk serve chip={config.chip.name} model={config.model.name}")
-    display.note(f"compare: sglk report {study.folder}")
+def _serve_command(words: list[str], config_dir: str | None) -> str:
+    named = [word for word in words if word.partition("=")[0].partition(".")[0] in finding.DEPLOYMENT]
+    return shlex.join(["sglk", "serve", *(["--config-dir", config_dir] if config_dir else []), *named])
