@@ -1,5 +1,6 @@
 import json
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -319,3 +320,15 @@ def test_a_study_of_someone_else_is_left_alone(lab: Lab, capsys: pytest.CaptureF
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     assert lab.tune({WINDOW: [4]}, f"study.storage='{url}'") == 1
     assert "sglk did not make" in capsys.readouterr().err
+
+
+def test_without_optuna_the_extra_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name == "optuna" or name.startswith(("optuna.", "sglk_tuner"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert lab.tune({WINDOW: [4]}) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "pip install 'sglk[tune]'" in error

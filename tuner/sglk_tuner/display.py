@@ -143,9 +143,10 @@ def _row(trial: TrialSummary, summary: StudySummary, keys: list[str], metrics: l
 
 
 def _remark(trial: TrialSummary, summary: StudySummary) -> str:
+    best = "winner" if summary.status == "finished" else "best so far"
     marks = [
         *(["default"] if trial.number is not None and trial.number == summary.baseline else []),
-        *(["winner"] if trial.number is not None and trial.number == summary.winner else []),
+        *([best] if trial.number is not None and trial.number == summary.winner else []),
         *(["Pareto"] if trial.pareto and len(summary.goals) > 1 else []),
         *([trial.reason] if trial.reason else []),
     ]
