@@ -20,6 +20,7 @@ PROBE_PROMPT = (0,)
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Response:
     """Answer 200 while the engine can serve, 503 when it is dead or the server is shutting down."""

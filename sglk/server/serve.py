@@ -85,6 +85,6 @@ def _check_supported(config: ServeConfig) -> None:
 
 
 def _set_up_logging(level: str) -> None:
-    number = logging.DEBUG if level == "trace" else logging.getLevelNamesMapping()[level.upper()]
+    number = logging.DEBUG if level == "trace" else getattr(logging, level.upper())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("sglk").setLevel(number)

@@ -12,6 +12,10 @@ def test_a_running_engine_is_healthy(served: Served) -> None:
         assert response.json() == {"status": "ok", "groups": {"default": "ok"}}
 
 
+def test_load_balancers_may_ask_by_head(served: Served) -> None:
+    assert served.client.head("/health").status_code == 200
+
+
 def broken_step(_: int, batch: Batch) -> None:
     raise RuntimeError("device lost")
 
