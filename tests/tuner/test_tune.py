@@ -137,6 +137,8 @@ def test_engine_failures_are_failed_trials_and_the_rest_runs(lab: Lab) -> None:
         assert (lab.study / trial["log"]).is_file()
         assert trial["values"] == {}
     assert {trial["params"][WINDOW] for trial in lab.trials("COMPLETE")} == {7, DEFAULT_WINDOW}
+    # A refused change leaves the server as it was; every other failure costs a new one.
+    assert len(lab.events("start")) == 5
     assert lab.engine_pids() == set()
 
 

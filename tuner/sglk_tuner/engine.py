@@ -44,6 +44,7 @@ class Engine(Generic[T]):
         self._folder = folder
         self._target: T | None = None
         self._params: Params = {}
+        self._refused = False
         self._log: Path | None = None
         self.has_started = False
         """Whether any server became ready."""
@@ -54,17 +55,21 @@ class Engine(Generic[T]):
         return self._log.name if self._log else None
 
     def prepare(self, params: Params) -> T:
-        """Return a server that runs `params`: the present one if its weights can stay, else a new one."""
+        """Return a server that runs `params`: the present one if its weights can stay, else a new one.
+
+        Raises RunError when it cannot; a server that refused a change lives on with its old values.
+        """
         target = self._target if self._keeps_weights(params) and self._lives() else None
         if target is None:
             self.close()
             self._log = self._next_log()
             target = self._launch(apply(self._config, params), self._log)
             self._target, self.has_started = target, True
-        elif params != self._params:
+        elif params != self._params or self._refused:
+            self._refused = True
             with self.deadline(self._config.study.start_timeout_s, "study.start_timeout_s"):
                 target.reconfigure({key.removeprefix(ROOT): value for key, value in params.items() if key in LIVE_KEYS})
-        self._params = params
+        self._params, self._refused = params, False
         return target
 
     @contextmanager

@@ -44,6 +44,9 @@ class Bench(Generic[T]):
         """
         try:
             target = self._engine.prepare(params)
+        except SglkError as error:
+            return self._failed(error)
+        try:
             with self._engine.deadline(self._config.study.trial_timeout_s, "study.trial_timeout_s"):
                 if should_prune is not None:
                     self._probe(target, params, name, should_prune)
@@ -51,10 +54,9 @@ class Bench(Generic[T]):
         except Prune as prune:
             return Outcome("PRUNED", reason=str(prune), log=self._engine.log)
         except SglkError as error:
-            reason = self._engine.cause_of_death() or str(error)
+            outcome = self._failed(error)
             self._engine.close()
-            never_started = not self._engine.has_started
-            return Outcome("FAIL", reason=reason, log=self._engine.log, never_started=never_started)
+            return outcome
         path = f"{name}.json"
         record.save(self._folder / path)
         if record.valid:
@@ -63,6 +65,13 @@ class Bench(Generic[T]):
         reason = self._engine.cause_of_death() or _failures(record)
         self._engine.close()
         return Outcome("FAIL", reason=reason, record=path, log=self._engine.log)
+
+    def _failed(self, error: SglkError) -> Outcome:
+        death = self._engine.cause_of_death()
+        if death is not None:
+            self._engine.close()
+        never_started = not self._engine.has_started
+        return Outcome("FAIL", reason=death or str(error), log=self._engine.log, never_started=never_started)
 
     def _probe(self, target: T, params: Params, name: str, should_prune: Callable[[float], bool]) -> None:
         config = apply(self._config, params)
