@@ -133,9 +133,14 @@ class Engine:
                 raise RequestError("the engine is shutting down", code="engine_stopped", status=503)
             if request.request_id in self._answers:
                 raise RequestError(f"request id {request.request_id!r} is in use; choose another one", param="rid")
-            # A dead engine refuses the task; one that dies later cancels it.
-            self._inbox.post(lambda: self._begin(answer, limits), lambda reason: self._fail(answer, reason))
+            # Known before the engine's thread can see the task, which may be at once.
             self._answers[request.request_id] = answer
+            try:
+                # A dead engine refuses the task; one that dies later cancels it.
+                self._inbox.post(lambda: self._begin(answer, limits), lambda reason: self._fail(answer, reason))
+            except RequestError:
+                del self._answers[request.request_id]
+                raise
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step, with finish reason `abort`; unknown ids are ignored."""
