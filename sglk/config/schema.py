@@ -331,7 +331,7 @@ class StudyConfig:
     """Trial records and engine logs are kept in `<directory>/<name>/`."""
     trial_timeout_s: float = 1800.0
     start_timeout_s: float = 300.0
-    repeats: int = 1
+    repeats: int = 3
     """Measurements of the default and the winner in the closing comparison."""
     save_profile: bool = True
     profiles: str = "profiles"

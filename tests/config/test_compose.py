@@ -70,7 +70,15 @@ def test_every_chip_composes_with_every_model(chip: str, model: str) -> None:
 @pytest.mark.parametrize("group", ["workload", "objective", "search"])
 def test_every_workload_objective_and_search_composes(group: str) -> None:
     for option in search_path().options(group):
-        assert getattr(compose("tune", [f"{group}={option}"]).config, group).name == option
+        given = [f"{group}={option}", "search.space.runtime.page_size=[16,32]"]
+        assert getattr(compose("tune", given).config, group).name == option
+
+
+def test_a_custom_search_has_the_dimensions_that_it_is_given() -> None:
+    window = "search.space.runtime.max_running_requests=[4,8]"
+    assert compose("tune", ["search=custom", window]).config.search.space == {"runtime.max_running_requests": [4, 8]}
+    with pytest.raises(ConfigError, match=r"search\.space is empty"):
+        compose("tune", ["search=custom"])
 
 
 def test_each_command_has_its_own_root() -> None:
