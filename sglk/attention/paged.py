@@ -1,6 +1,8 @@
 """Attention over a paged KV pool, prefill and decode rows apart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,22 +15,49 @@ from sglk.backends.dtypes import dtype_name
 from sglk.backends.rows import IntArray, PagedRows
 from sglk.cache.kv import KVPool
 
+AttentionOp: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PagedRows, float], torch.Tensor]
+Window: TypeAlias = int | None
+"""Tokens that a query sees, itself the last of them; None = all."""
+
+
+@dataclass(frozen=True)
+class _WindowRows:
+    """The rows of a step as layers of one window see them."""
+
+    prefill: PagedRows
+    decode: PagedRows
+
 
 class PagedAttention(AttentionBackend):
     """Runs the backend's attention ops over `pool`. Letters as in the base class; also B rows, P pages of a row."""
 
-    def __init__(self, backend: DeviceBackend, pool: KVPool, num_heads: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        pool: KVPool,
+        num_heads: int,
+        dtype: torch.dtype,
+        windows: Sequence[Window] = (),
+    ) -> None:
+        """`windows` are the sliding windows of the layers, in order; empty where every layer sees everything."""
         layout = pool.layout
-        pool_traits: dict[str, Trait] = {
+        traits: dict[str, Trait] = {
             "head_dim": layout.head_dim,
             "kv_heads": layout.num_kv_heads,
             "kv_dtype": dtype_name(layout.dtype),
             "dtype": dtype_name(dtype),
             "page_size": pool.page_size,
         }
-        self._store = backend.ops.select(reference.store_kv, **pool_traits)
-        self._prefill = backend.ops.select(reference.attention_prefill, heads=num_heads, **pool_traits)
-        self._decode = backend.ops.select(reference.attention_decode, heads=num_heads, **pool_traits)
+        self._store = backend.ops.select(reference.store_kv, **traits)
+        self._windows = tuple(windows) or (None,) * layout.num_layers
+        assert len(self._windows) == layout.num_layers
+        self._prefill: dict[Window, AttentionOp] = {}
+        self._decode: dict[Window, AttentionOp] = {}
+        for window in set(self._windows):
+            # A chip's kernel declares which windows it knows; 0 stands for none.
+            seen: dict[str, Trait] = {**traits, "heads": num_heads, "window": window or 0}
+            self._prefill[window] = backend.ops.select(reference.attention_prefill, **seen)
+            self._decode[window] = backend.ops.select(reference.attention_decode, **seen)
         self._device = backend.device
         self._pool = pool
         self._scale = layout.head_dim**-0.5
@@ -39,8 +68,13 @@ class PagedAttention(AttentionBackend):
         query_lens_B, kv_lens_B = step.query_lens, step.kv_lens
         table_BP = page_table(step.pages, kv_lens_B, self._pool.page_size)
         split = step.num_prefills
-        self._prefill_rows = self._rows(query_lens_B[:split], kv_lens_B[:split], table_BP[:split])
-        self._decode_rows = self._rows(query_lens_B[split:], kv_lens_B[split:], table_BP[split:])
+        self._rows = {
+            window: _WindowRows(
+                self._paged(query_lens_B[:split], kv_lens_B[:split], table_BP[:split], window),
+                self._paged(query_lens_B[split:], kv_lens_B[split:], table_BP[split:], window),
+            )
+            for window in self._prefill
+        }
         self._num_prefill_tokens = int(query_lens_B[:split].sum())
         slots_T = new_slots(query_lens_B, kv_lens_B, table_BP, self._pool.page_size)
         self._slots_T = torch.from_numpy(slots_T).to(self._device)
@@ -49,17 +83,19 @@ class PagedAttention(AttentionBackend):
         """Store first, so that every token sees itself; then attend."""
         keys, values = self._pool.keys[layer_id], self._pool.values[layer_id]
         self._store(k_TKD, v_TKD, keys, values, self._slots_T)
-        if not len(self._decode_rows):
-            return self._prefill(q_THD, keys, values, self._prefill_rows, self._scale)
-        if not len(self._prefill_rows):
-            return self._decode(q_THD, keys, values, self._decode_rows, self._scale)
+        window = self._windows[layer_id]
+        rows, prefill, decode = self._rows[window], self._prefill[window], self._decode[window]
+        if not len(rows.decode):
+            return prefill(q_THD, keys, values, rows.prefill, self._scale)
+        if not len(rows.prefill):
+            return decode(q_THD, keys, values, rows.decode, self._scale)
         split = self._num_prefill_tokens
-        prefilled_THD = self._prefill(q_THD[:split], keys, values, self._prefill_rows, self._scale)
-        decoded_THD = self._decode(q_THD[split:], keys, values, self._decode_rows, self._scale)
+        prefilled_THD = prefill(q_THD[:split], keys, values, rows.prefill, self._scale)
+        decoded_THD = decode(q_THD[split:], keys, values, rows.decode, self._scale)
         return torch.cat((prefilled_THD, decoded_THD))
 
-    def _rows(self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray) -> PagedRows:
-        return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device)
+    def _paged(self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, window: Window) -> PagedRows:
+        return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device, window)
 
 
 def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: int) -> IntArray:

@@ -78,11 +78,11 @@ def store_kv(
 def attention_prefill(
     q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """Run the fused kernel row by row, without a mask where the row has no prefix."""
+    """Run the fused kernel row by row, without a mask where the row has no prefix and fits the window."""
     out_THD = torch.empty_like(q_THD)
     for row, slots_L in enumerate(rows.row_slots):
         start, end = rows.query_starts[row], rows.query_starts[row + 1]
-        whole = end - start == len(slots_L)
+        whole = end - start == len(slots_L) <= (rows.window or len(slots_L))
         attended_HQD = F.scaled_dot_product_attention(
             q_THD[start:end].transpose(0, 1).unsqueeze(0),
             k_pool_SKD.index_select(0, slots_L).to(q_THD.dtype).transpose(0, 1).unsqueeze(0),

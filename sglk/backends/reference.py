@@ -72,10 +72,11 @@ def store_kv(
 def attention_prefill(
     q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """Attend causally, each row's queries to all of its tokens in the pool: out_THD.
+    """Attend causally, each row's queries to its tokens in the pool: out_THD.
 
-    Scores and softmax in fp32; H / K neighbouring query heads share a key/value head (Ainslie et al. 2023,
-    arXiv:2305.13245). Slots that no row names may hold anything, NaN included.
+    A query sees every token of its row up to itself, or the last `rows.window` of them. Scores and softmax in fp32;
+    H / K neighbouring query heads share a key/value head (Ainslie et al. 2023, arXiv:2305.13245). Slots that no row
+    names may hold anything, NaN included.
     """
     group = q_THD.shape[1] // k_pool_SKD.shape[1]
     out_THD = torch.empty_like(q_THD)
@@ -93,7 +94,7 @@ def attention_prefill(
 def attention_decode(
     q_BHD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """Attend with one query a row to all of the row's tokens in the pool: out_BHD."""
+    """Attend with one query a row, the last of its tokens, to those it sees: out_BHD."""
     return attention_prefill.reference(q_BHD, k_pool_SKD, v_pool_SKD, rows, scale)
 
 

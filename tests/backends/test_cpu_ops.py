@@ -66,7 +66,9 @@ def test_store_kv_casts_and_leaves_other_slots_alone(kv_dtype: torch.dtype) -> N
     assert torch.equal(pools[0][0, 7], k[0].to(kv_dtype))
 
 
-def paged_rows(query_lens: list[int], kv_lens: list[int], page_size: int) -> tuple[PagedRows, int]:
+def paged_rows(
+    query_lens: list[int], kv_lens: list[int], page_size: int, window: int | None = None
+) -> tuple[PagedRows, int]:
     """Return rows over pages in random order, and the number of slots."""
     needed = [-(-length // page_size) for length in kv_lens]
     pages = np.random.default_rng(0).permutation(sum(needed))
@@ -74,7 +76,7 @@ def paged_rows(query_lens: list[int], kv_lens: list[int], page_size: int) -> tup
     for row, count in enumerate(needed):
         table[row, :count], pages = pages[:count], pages[count:]
         table[row, count:] = table[row, 0]
-    rows = PagedRows(np.array(query_lens), np.array(kv_lens), table, page_size, torch.device("cpu"))
+    rows = PagedRows(np.array(query_lens), np.array(kv_lens), table, page_size, torch.device("cpu"), window)
     return rows, sum(needed) * page_size
 
 
@@ -82,11 +84,13 @@ SHAPES = [(4, 4, 16), (9, 3, 64), (4, 1, 32)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("page_size", "window"), [(1, None), (16, None), (16, 8), (1, 33)])
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
-def test_prefill_attention(heads: int, kv_heads: int, width: int, page_size: int, dtype: torch.dtype) -> None:
+def test_prefill_attention(
+    heads: int, kv_heads: int, width: int, page_size: int, window: int | None, dtype: torch.dtype
+) -> None:
     query_lens, kv_lens = [1, 5, 40, 1, 17], [1, 37, 40, 30, 18]
-    rows, slots = paged_rows(query_lens, kv_lens, page_size)
+    rows, slots = paged_rows(query_lens, kv_lens, page_size, window)
     q = randn(sum(query_lens), heads, width, dtype=dtype)
     k, v = randn(slots, kv_heads, width, dtype=dtype, seed=1), randn(slots, kv_heads, width, dtype=dtype, seed=2)
     close(
@@ -96,11 +100,13 @@ def test_prefill_attention(heads: int, kv_heads: int, width: int, page_size: int
 
 
 @pytest.mark.parametrize("kv_dtype", DTYPES)
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("page_size", "window"), [(1, None), (16, None), (16, 20)])
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
-def test_decode_attention(heads: int, kv_heads: int, width: int, page_size: int, kv_dtype: torch.dtype) -> None:
+def test_decode_attention(
+    heads: int, kv_heads: int, width: int, page_size: int, window: int | None, kv_dtype: torch.dtype
+) -> None:
     kv_lens = [1, 37, 16, 130]
-    rows, slots = paged_rows([1] * 4, kv_lens, page_size)
+    rows, slots = paged_rows([1] * 4, kv_lens, page_size, window)
     q = randn(4, heads, width)
     k, v = randn(slots, kv_heads, width, dtype=kv_dtype, seed=1), randn(slots, kv_heads, width, dtype=kv_dtype, seed=2)
     close(
