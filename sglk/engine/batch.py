@@ -40,6 +40,23 @@ class Batch:
         """Tokens computed in this step."""
         return sum(len(row.input_ids) for row in self.rows)
 
+    def part(self, start: int, end: int) -> "Batch":
+        """Return a batch of the rows from `start` to before `end`."""
+        return Batch(self.rows[start:end], min(max(self.num_prefills - start, 0), end - start))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """Why a row got no token, though the step went well for others; its KV is worth nothing."""
+
+    message: str
+    device: bool = False
+    """Whether the device is to blame rather than the row; the engine gives up when that goes on."""
+
+
+RowResult = int | RowFailure
+"""What a row that samples comes to."""
+
 
 class Runner(Protocol):
     """A model on a device with a paged KV pool: computes batches, decides nothing.
@@ -73,8 +90,12 @@ class Runner(Protocol):
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Free the KV pool and make an empty one of `num_pages` pages of `page_size` tokens."""
 
-    def run(self, batch: Batch) -> list[int]:
-        """Compute `batch`, write its KV, and return one token per row with `samples`, in row order."""
+    def run(self, batch: Batch) -> Sequence[RowResult]:
+        """Compute `batch`, write its KV, and return one result per row with `samples`, in row order.
+
+        A row that comes to nothing by itself (its logits are not numbers) fails alone. Where that cannot be told, `run`
+        raises, and is called again with parts of the batch to find the rows that fail: the same rows give the same.
+        """
 
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start."""

@@ -11,14 +11,16 @@ from typing import TypeVar
 
 from sglk.config.schema import RuntimeConfig, ServeConfig
 from sglk.engine.answer import Answer
-from sglk.engine.batch import Batch, Runner
+from sglk.engine.batch import Batch, RowFailure, RowResult, Runner
 from sglk.engine.core import Core
+from sglk.engine.failure import describe
 from sglk.engine.inbox import Inbox
+from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
-from sglk.errors import CapacityError, ConfigError, RequestError, SglkError
+from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -49,8 +51,9 @@ class Engine:
     All methods may be called from any thread; `on_output` callbacks run on the engine's thread and must be quick.
     Every request that `submit` accepts gets exactly one message with `finish`, whatever happens.
 
-    A step that the runner fails ends the requests of that step with `error`; the others go on. After MAX_FAILED_STEPS
-    such steps in a row, or any other failure, the engine is dead: `is_alive` is False and `failure` says why.
+    A request that the runner fails ends with `error`; the others of its step go on. After MAX_FAILED_STEPS steps in a
+    row in which the device fails every request (for want of memory does not count), or any other failure, the engine is
+    dead: `is_alive` is False and `failure` says why.
     """
 
     def __init__(
@@ -137,7 +140,10 @@ class Engine:
             self._answers[request.request_id] = answer
             try:
                 # A dead engine refuses the task; one that dies later cancels it.
-                self._inbox.post(lambda: self._begin(answer, limits), lambda reason: self._fail(answer, reason))
+                self._inbox.post(
+                    lambda: self._begin(answer, limits),
+                    lambda reason: self._fail(answer, Finish("error", message=reason)),
+                )
             except RequestError:
                 del self._answers[request.request_id]
                 raise
@@ -210,10 +216,10 @@ class Engine:
         # Whatever it is, nobody may wait for a dead engine.
         except Exception as error:
             logger.exception("the engine died")
-            self.failure = reason = f"the engine died: {_describe(error)}"
+            self.failure = reason = f"the engine died: {describe(error)}"
         self._inbox.close(reason)
         for answer in list(self._answers.values()):
-            self._fail(answer, reason)
+            self._fail(answer, Finish("error", message=reason))
 
     def _step(self) -> None:
         scheduler = self._core.scheduler
@@ -222,32 +228,27 @@ class Engine:
             return
         self._counters.steps += 1
         self._note_first_steps(batch)
-        try:
-            tokens = self._runner.run(batch)
-        # The device, the driver and every op can raise anything; the other requests go on.
-        except Exception as error:
-            logger.exception("step %d failed", self._counters.steps)
-            self._fail_step(batch, error)
-            return
-        self._failed_steps = 0
-        self._counters.generated_tokens += len(tokens)
-        self._throughput.add(self._clock(), len(tokens))
-        for request in scheduler.update(batch, tokens):
+        results = run_rows(self._runner, batch)
+        generated = sum(isinstance(result, int) for result in results)
+        self._counters.generated_tokens += generated
+        self._throughput.add(self._clock(), generated)
+        for request in scheduler.update(batch, results):
             self._advance(request)
+        self._give_up_on_a_dead_device(results)
 
     def _note_first_steps(self, batch: Batch) -> None:
         now = self._clock()
         for row in batch.rows[: batch.num_prefills]:
             self._answers[row.request_id].begin(now)
 
-    def _fail_step(self, batch: Batch, error: Exception) -> None:
-        """End the requests of a failed step; what it wrote into their pages is not kept."""
-        for row in batch.rows:
-            self._core.scheduler.remove(row.request_id, keep_kv=False)
-            self._fail(self._answers[row.request_id], f"the step failed: {_describe(error)}")
+    def _give_up_on_a_dead_device(self, results: list[RowResult | None]) -> None:
+        failures = [result for result in results if isinstance(result, RowFailure) and result.device]
+        if len(failures) < len(results):
+            self._failed_steps = 0
+            return
         self._failed_steps += 1
         if self._failed_steps >= MAX_FAILED_STEPS:
-            raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {_describe(error)}")
+            raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {failures[-1].message}")
 
     def _begin(self, answer: Answer, limits: Limits) -> None:
         if self._answers.get(answer.request.request_id) is not answer:
@@ -256,12 +257,15 @@ class Engine:
             # The engine may have been reconfigured since the request was checked.
             request = answer.request if limits is self._core.limits else self._core.limits.check(answer.request)
         except RequestError as error:
-            self._fail(answer, str(error))
+            self._fail(answer, Finish("error", message=str(error)))
         else:
             self._core.scheduler.add(request)
 
     def _advance(self, request: Request) -> None:
         answer = self._answers[request.request_id]
+        if request.finish and request.finish.reason == "error":
+            self._fail(answer, request.finish)
+            return
         output = answer.advance(request)
         if output.finish is None:
             self._send(answer, output)
@@ -277,10 +281,10 @@ class Engine:
             self._counters.requests_aborted += 1
             self._conclude(answer, answer.close(Finish("abort")))
 
-    def _fail(self, answer: Answer, reason: str) -> None:
+    def _fail(self, answer: Answer, finish: Finish) -> None:
         if self._answers.get(answer.request.request_id) is answer:
             self._counters.requests_failed += 1
-            self._conclude(answer, answer.close(Finish("error", message=reason)))
+            self._conclude(answer, answer.close(finish))
 
     def _conclude(self, answer: Answer, output: Output) -> None:
         with self._answers_changed:
@@ -326,12 +330,6 @@ class Engine:
     def _stop(self) -> None:
         self._abort_all()
         self._stopped = True
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, CapacityError):
-        return f"{error}; lower runtime.mem_fraction_static or runtime.max_prefill_tokens"
-    return str(error) if isinstance(error, SglkError) else f"{type(error).__name__}: {error}"
 
 
 def _nobody(output: Output) -> None:

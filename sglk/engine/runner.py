@@ -14,7 +14,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import kv_cache_dtype
 from sglk.cache.kv import KVLayout, KVPool
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch
+from sglk.engine.batch import Batch, RowResult
 from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
 from sglk.engine.sampler import Sampler
 from sglk.errors import ConfigError
@@ -67,15 +67,15 @@ class ModelRunner:
         self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
         self._attention = PagedAttention(self.backend, self.pool, self.model.spec.num_attention_heads, self.model.dtype)
 
-    def run(self, batch: Batch) -> list[int]:
-        """Compute `batch`, write its KV, and return one token per row with `samples`, in row order."""
+    def run(self, batch: Batch) -> list[RowResult]:
+        """Compute `batch`, write its KV, and return a token or a failure per row with `samples`, in row order."""
         return self.backend.execute_runnable(lambda: self._run(batch))
 
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start."""
         return self.backend.peak_memory_bytes()
 
-    def _run(self, batch: Batch) -> list[int]:
+    def _run(self, batch: Batch) -> list[RowResult]:
         assert self._attention is not None, "run before allocate_kv"
         rows = batch.rows
         lens_B = np.array([len(row.input_ids) for row in rows], np.int64)

@@ -9,11 +9,14 @@ import torch
 from sglk.backends import reference
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import dtype_name
-from sglk.engine.batch import BatchRow
-from sglk.errors import BackendError
+from sglk.engine.batch import BatchRow, RowFailure, RowResult
 
 GREEDY_TEMPERATURE = 1e-4
 """At or below it a row takes its likeliest token."""
+
+NOT_FINITE = RowFailure(
+    "the model's logits are not finite; try runtime.dtype=fp32, or another implementation of the ops (backend.fallback)"
+)
 
 
 class Sampler:
@@ -25,17 +28,20 @@ class Sampler:
         self._greedy = backend.ops.select(reference.greedy, vocab_size=vocab_size, dtype=dtype_name(dtype))
         self._sample = backend.ops.select(reference.sample, vocab_size=vocab_size, dtype=dtype_name(dtype))
 
-    def __call__(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[int]:
-        """Return one token per row; raises BackendError where a row's logits are not numbers."""
+    def __call__(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[RowResult]:
+        """Return one token per row, or NOT_FINITE where a row's logits are not numbers."""
         best_B, ids_B = self._greedy(logits_BV)
-        self._check_finite(best_B, rows)
-        tokens: list[int] = ids_B.tolist()
-        drawn = [index for index, row in enumerate(rows) if draws(row)]
+        finite: list[bool] = best_B.isfinite().tolist()
+        results: list[RowResult] = ids_B.tolist()
+        drawn = [index for index, row in enumerate(rows) if finite[index] and draws(row)]
         if drawn:
             subset_BV = logits_BV if len(drawn) == len(rows) else logits_BV[drawn]
             for index, token in zip(drawn, self._draw(subset_BV, [rows[index] for index in drawn]), strict=True):
-                tokens[index] = token
-        return tokens
+                results[index] = token
+        for index, good in enumerate(finite):
+            if not good:
+                results[index] = NOT_FINITE
+        return results
 
     def _draw(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[int]:
         params = [row.sampling for row in rows]
@@ -54,15 +60,6 @@ class Sampler:
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
-
-    def _check_finite(self, best_B: torch.Tensor, rows: Sequence[BatchRow]) -> None:
-        finite = best_B.isfinite().tolist()
-        if not all(finite):
-            bad = [row.request_id for row, good in zip(rows, finite, strict=True) if not good]
-            raise BackendError(
-                f"the model's logits are not finite for request {', '.join(bad)}; "
-                "try runtime.dtype=fp32, or another implementation of the ops (backend.fallback)"
-            )
 
 
 def draws(row: BatchRow) -> bool:

@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import islice
 
 from sglk.cache.pages import PagePool
@@ -11,8 +12,8 @@ from sglk.cache.radix import RadixCache
 from sglk.cache.table import PageTable
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.admission import NewTokenRatio
-from sglk.engine.batch import Batch, BatchRow
-from sglk.engine.messages import GenerateRequest
+from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
+from sglk.engine.messages import Finish, GenerateRequest
 from sglk.engine.policy import find_policy
 from sglk.engine.request import Request
 
@@ -118,27 +119,27 @@ class Scheduler:
         self._prefilled_last = batch is not None
         return batch or self._decode_batch()
 
-    def update(self, batch: Batch, tokens: list[int]) -> list[Request]:
-        """Take the tokens that a runner returned for `batch`; return the requests that got one.
+    def update(self, batch: Batch, results: Sequence[RowResult | None]) -> list[Request]:
+        """Take one result per row of `batch`, None for a row that does not sample.
 
-        Those with `finish` set have left the scheduler.
+        Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
-        assert len(tokens) == sum(row.samples for row in batch.rows)
-        sampled = iter(tokens)
         advanced = []
-        for index, row in enumerate(batch.rows):
-            token = next(sampled) if row.samples else None
+        for index, (row, result) in enumerate(zip(batch.rows, results, strict=True)):
             request = self.find(row.request_id)
             if request is None:
                 continue
-            request.computed = row.start + len(row.input_ids)
-            if token is None:
-                continue
-            if index < batch.num_prefills:
-                request.table.share(tuple(request.tokens[: request.computed]))
-            request.append(token)
-            if request.finish:
-                self.remove(request.request_id)
+            if isinstance(result, RowFailure):
+                self._fail(request, result)
+            else:
+                request.computed = row.start + len(row.input_ids)
+                if result is None:
+                    continue
+                if index < batch.num_prefills:
+                    request.table.share(tuple(request.tokens[: request.computed]))
+                request.append(result)
+                if request.finish:
+                    self.remove(request.request_id)
             advanced.append(request)
         return advanced
 
@@ -153,6 +154,11 @@ class Scheduler:
         self._waiting.pop(request_id, None)
         request.table.close(tuple(request.tokens[: request.computed]) if keep_kv else ())
         return request
+
+    def _fail(self, request: Request, failure: RowFailure) -> None:
+        """End `request`; what the failed step wrote into its pages is not kept."""
+        self.remove(request.request_id, keep_kv=False)
+        request.finish = Finish("error", message=f"the step failed: {failure.message}")
 
     def _prefill_batch(self) -> Batch | None:
         rows: list[BatchRow] = []

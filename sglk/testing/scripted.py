@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
 
 MODULUS = (1 << 61) - 1
 EMPTY = (-1, 0)
+SPOILT = (-2, 0)
 
 Prompt = tuple[int, ...]
 
@@ -22,6 +23,7 @@ class ScriptedRunner:
     `script` gives the answers of some prompts instead: a mapping from prompt to token ids (then the first end-of-
     sequence token), or a function from the prompt to its answer or None.
     `before_step` is called with the number of the step (from 1) and the batch; what it raises, `run` raises.
+    `spoils` says why a row fails alone, or None; the KV that such a row writes is never to be read.
     `gate`, an event, holds every step until it is set.
     """
 
@@ -34,6 +36,7 @@ class ScriptedRunner:
         eos_token_ids: frozenset[int] = frozenset({257}),
         script: Mapping[Prompt, Sequence[int]] | Callable[[Prompt], Sequence[int] | None] | None = None,
         before_step: Callable[[int, Batch], None] | None = None,
+        spoils: Callable[[BatchRow], str | None] = lambda row: None,
         gate: threading.Event | None = None,
     ) -> None:
         self.vocab_size = vocab_size
@@ -46,6 +49,7 @@ class ScriptedRunner:
         self._kv_tokens = kv_tokens
         self._script = script if callable(script) else (script or {}).get
         self._before_step = before_step
+        self._spoils = spoils
         self._gate = gate
         self._page_size = 1
         self._pages: list[list[tuple[int, int]]] = []
@@ -59,19 +63,29 @@ class ScriptedRunner:
         self._page_size = page_size
         self._pages = [[EMPTY] * page_size for _ in range(num_pages)]
 
-    def run(self, batch: Batch) -> list[int]:
-        """Write the slots of every row, then return one token for each row that samples."""
+    def run(self, batch: Batch) -> list[RowResult]:
+        """Write the slots of every row, then return a token or a failure for each row that samples."""
         if self._gate is not None:
             self._gate.wait()
         self.batches.append((batch.num_prefills, len(batch.rows) - batch.num_prefills))
         if self._before_step is not None:
             self._before_step(len(self.batches), batch)
-        histories = [self._compute(row) for row in batch.rows]
-        return [self._next_token(row, slots) for row, slots in zip(batch.rows, histories, strict=True) if row.samples]
+        results = [self._result(row) for row in batch.rows]
+        return [result for result in results if result is not None]
 
     def peak_memory_bytes(self) -> int:
         """Return 0: nothing is held on a device."""
         return 0
+
+    def _result(self, row: BatchRow) -> RowResult | None:
+        history = self._compute(row)
+        reason = self._spoils(row)
+        if reason is not None:
+            for position in range(row.start, len(history)):
+                self._write(row, position, SPOILT)
+        if not row.samples:
+            return None
+        return self._next_token(row, history) if reason is None else RowFailure(reason)
 
     def _compute(self, row: BatchRow) -> list[tuple[int, int]]:
         """Write the row's slots and return all slots of its history."""
@@ -79,16 +93,20 @@ class ScriptedRunner:
         state = sum(slot[1] for slot in history)
         for position, token in enumerate(row.input_ids, start=row.start):
             slot = (token, _mix(state, token, position))
-            page, offset = divmod(position, self._page_size)
-            self._pages[row.pages[page]][offset] = slot
+            self._write(row, position, slot)
             history.append(slot)
             state += slot[1]
         return history
+
+    def _write(self, row: BatchRow, position: int, slot: tuple[int, int]) -> None:
+        page, offset = divmod(position, self._page_size)
+        self._pages[row.pages[page]][offset] = slot
 
     def _read(self, pages: Sequence[int], length: int) -> list[tuple[int, int]]:
         used = -(-length // self._page_size)
         slots = [slot for page in pages[:used] for slot in self._pages[page]][:length]
         assert EMPTY not in slots, "a row reads KV that was never written"
+        assert SPOILT not in slots, "a row reads KV of a row that failed"
         return slots
 
     def _next_token(self, row: BatchRow, history: list[tuple[int, int]]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
-from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
+from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output, SamplingParams
 from sglk.models.dummy_tokenizer import dummy_tokenizer
 from sglk.testing.scripted import ScriptedRunner
 
@@ -75,3 +75,8 @@ def scripted(text: str | bytes, **settings: Any) -> ScriptedRunner:
     """A runner that answers every prompt with the bytes of `text`, then end of sequence."""
     answer = list(text.encode() if isinstance(text, str) else text)
     return ScriptedRunner(script=lambda prompt: answer, **settings)
+
+
+def gauges(stats: EngineStats) -> tuple[int, int, int]:
+    """Requests that run, requests that wait, KV tokens of live requests."""
+    return stats.running_requests, stats.queued_requests, stats.kv_used_tokens

@@ -7,6 +7,7 @@ from sglk.cache.pages import CACHED, FREE, HELD, PagePool
 from sglk.cache.radix import RadixCache
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
+from sglk.engine.isolation import run_rows
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.engine.request import Request
 from sglk.engine.scheduler import Scheduler
@@ -18,9 +19,11 @@ GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0, ignore_eos=True)
 class Rig:
     """One scheduler with its pool, cache and runner; `settings` are runtime parameters."""
 
-    def __init__(self, pool_tokens: int = 4096, context_length: int = 256, **settings: Any) -> None:
+    def __init__(
+        self, pool_tokens: int = 4096, context_length: int = 256, runner: ScriptedRunner | None = None, **settings: Any
+    ) -> None:
         self.runtime = RuntimeConfig(**settings)
-        self.runner = ScriptedRunner(context_length=context_length)
+        self.runner = runner or ScriptedRunner(context_length=context_length)
         self.pool = PagePool(pool_tokens // self.runtime.page_size, self.runtime.page_size)
         self.runner.allocate_kv(self.pool.num_pages, self.pool.page_size)
         self.cache = RadixCache(
@@ -43,7 +46,7 @@ class Rig:
         self.check()
         self.batches.append(batch)
         finished = []
-        for request in self.scheduler.update(batch, self.runner.run(batch)):
+        for request in self.scheduler.update(batch, run_rows(self.runner, batch)):
             if request.finish is not None:
                 finished.append(request.request_id)
                 self.done[request.request_id] = self.live.pop(request.request_id)

@@ -10,10 +10,10 @@ import pytest
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
 from sglk.engine.engine import MAX_FAILED_STEPS, Engine
-from sglk.engine.messages import EngineStats, GenerateRequest, Output, SamplingParams
+from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.testing.scripted import ScriptedRunner
-from tests.engine.receiving import ENDLESS, GREEDY, TOKENIZER, WAIT_S, Receiver, running, submit
+from tests.engine.receiving import ENDLESS, GREEDY, TOKENIZER, WAIT_S, Receiver, gauges, running, submit
 
 
 class StepGate:
@@ -63,10 +63,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0)  # Lets the other threads run.
-
-
-def gauges(stats: EngineStats) -> tuple[int, int, int]:
-    return stats.running_requests, stats.queued_requests, stats.kv_used_tokens
 
 
 def test_many_requests_from_many_threads_all_get_their_own_answer() -> None:
@@ -280,16 +276,6 @@ def test_kv_of_a_failed_request_is_not_kept_beyond_its_prompt() -> None:
 
     assert len(failed.token_ids) == 19
     assert later.outputs[-1].cached_tokens == 40
-
-
-def test_out_of_memory_while_serving_advises_to_lower() -> None:
-    runner = failing(lambda step, batch: step == 1, CapacityError("no room for 1 GiB"))
-    with running(runner) as engine:
-        finish = submit(engine, "r", "hi").wait()
-
-    assert finish.message == (
-        "the step failed: no room for 1 GiB; lower runtime.mem_fraction_static or runtime.max_prefill_tokens"
-    )
 
 
 def test_engine_that_only_fails_dies_and_says_so() -> None:

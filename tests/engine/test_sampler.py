@@ -10,8 +10,7 @@ import torch
 from sglk.backends.cpu import CpuBackend
 from sglk.engine.batch import BatchRow
 from sglk.engine.messages import SamplingParams
-from sglk.engine.sampler import Sampler, uniforms
-from sglk.errors import BackendError
+from sglk.engine.sampler import NOT_FINITE, Sampler, uniforms
 
 VOCABULARY = 2000
 
@@ -114,16 +113,18 @@ def test_a_large_vocabulary_is_cut_like_a_small_one() -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_an_error_that_names_the_request(poison: float) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_fail_their_row_alone(poison: float, temperature: float) -> None:
     batch = logits(3)
+    rows = [row(seed=seed, temperature=temperature) for seed in range(3)]
+    good = sampler()(batch, rows)
     batch[1, 5] = poison
-    with pytest.raises(BackendError, match="request b;"):
-        sampler()(batch, [row(request_id=name) for name in "abc"])
+
+    assert sampler()(batch, rows) == [good[0], NOT_FINITE, good[2]]
 
 
-def test_a_row_without_any_possible_token_is_an_error() -> None:
-    with pytest.raises(BackendError, match="not finite"):
-        sampler()(torch.full((1, VOCABULARY), -torch.inf), [row()])
+def test_a_row_without_any_possible_token_fails() -> None:
+    assert sampler()(torch.full((1, VOCABULARY), -torch.inf), [row()]) == [NOT_FINITE]
 
 
 def test_uniforms_are_uniform_and_take_any_integer_as_seed() -> None:
