@@ -1,19 +1,17 @@
 """Ops of the cpu backend: what torch offers that is faster than the reference. Letters as in `reference.py`.
 
-Also Q queries of one row, L tokens of a row, G = H / K query heads per key/value head, C likeliest ids.
+Also Q queries of one row, L tokens of a row, G = H / K query heads per key/value head.
 """
 
 import torch
 import torch.nn.functional as F
 
 from sglk.backends import reference
+from sglk.backends.cpu_sampling_ops import register_cpu_sampling_ops
 from sglk.backends.ops import OpRegistry
 from sglk.backends.rows import PagedRows
 
 PROVIDER = "cpu"
-
-CANDIDATES = 1024
-"""Likeliest ids that sampling looks at before it sorts the whole vocabulary."""
 
 
 def register_cpu_ops(ops: OpRegistry) -> None:
@@ -27,8 +25,7 @@ def register_cpu_ops(ops: OpRegistry) -> None:
     ops.register(reference.store_kv, PROVIDER, store_kv)
     ops.register(reference.attention_prefill, PROVIDER, attention_prefill)
     ops.register(reference.attention_decode, PROVIDER, attention_decode)
-    ops.register(reference.greedy, PROVIDER, reference.greedy.reference)
-    ops.register(reference.sample, PROVIDER, sample)
+    register_cpu_sampling_ops(ops, PROVIDER)
 
 
 def embedding(ids_T: torch.Tensor, weight_VE: torch.Tensor) -> torch.Tensor:
@@ -116,34 +113,3 @@ def attention_decode(
         scale=scale,
     )
     return out_BKGD.reshape(batch, heads, width)
-
-
-def sample(
-    logits_BV: torch.Tensor,
-    temperature_B: torch.Tensor,
-    top_k_B: torch.Tensor,
-    top_p_B: torch.Tensor,
-    uniform_B: torch.Tensor,
-) -> torch.Tensor:
-    """Rank only rows that top_k or top_p cut, and of these sort only such as reach beyond the likeliest ids."""
-    probs_BV = reference.scaled_probs(logits_BV, temperature_B)
-    vocabulary = probs_BV.shape[1]
-    cut_B = ((top_k_B > 0) & (top_k_B < vocabulary)) | (top_p_B < 1.0)
-    for row in cut_B.nonzero().flatten().tolist():
-        probs_BV[row] = _kept(probs_BV[row : row + 1], top_k_B[row : row + 1], top_p_B[row : row + 1])[0]
-    return reference.draw(probs_BV, uniform_B)
-
-
-def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:
-    ordered_1C, ids_1C = probs_1V.topk(min(CANDIDATES, probs_1V.shape[1]), dim=-1)
-    if not _suffices(ordered_1C, probs_1V.shape[1], int(top_k_1), float(top_p_1)):
-        ordered_1C, ids_1C = probs_1V.sort(dim=-1, descending=True, stable=True)
-    return reference.keep_likeliest(probs_1V, ordered_1C, ids_1C, top_k_1, top_p_1)
-
-
-def _suffices(ordered_1C: torch.Tensor, vocabulary: int, top_k: int, top_p: float) -> bool:
-    """Return whether what top_k and top_p keep, and the sum that top_p is a share of, are known from the likeliest."""
-    width = ordered_1C.shape[1]
-    if width == vocabulary or 0 < top_k <= width:
-        return True
-    return top_k == 0 and top_p < float(ordered_1C.sum())

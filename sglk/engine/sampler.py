@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sglk.backends import reference
+from sglk.backends import sampling_ops
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import dtype_name
 from sglk.engine.batch import BatchRow, RowFailure, RowResult
@@ -25,8 +25,8 @@ class Sampler:
     def __init__(self, backend: DeviceBackend, dtype: torch.dtype, vocab_size: int) -> None:
         self._device = backend.device
         self._vocab_size = vocab_size
-        self._greedy = backend.ops.select(reference.greedy, vocab_size=vocab_size, dtype=dtype_name(dtype))
-        self._sample = backend.ops.select(reference.sample, vocab_size=vocab_size, dtype=dtype_name(dtype))
+        self._greedy = backend.ops.select(sampling_ops.greedy, vocab_size=vocab_size, dtype=dtype_name(dtype))
+        self._sample = backend.ops.select(sampling_ops.sample, vocab_size=vocab_size, dtype=dtype_name(dtype))
 
     def __call__(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[RowResult]:
         """Return one token per row, or NOT_FINITE where a row's logits are not numbers."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sglk.backends import cpu_ops, reference
+from sglk.backends import cpu_ops, reference, sampling_ops
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import REFERENCE, known_ops
 from sglk.backends.rows import PagedRows
@@ -23,7 +23,8 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
 
 def test_the_backend_runs_every_op_itself() -> None:
     ops = CpuBackend(fallback="forbid").ops
-    providers = {ops.select(getattr(reference, name)).choice.provider for name in known_ops()}
+    defined = vars(reference) | vars(sampling_ops)
+    providers = {ops.select(defined[name]).choice.provider for name in known_ops()}
     assert providers == {"cpu"}
     assert REFERENCE not in providers
 
@@ -124,20 +125,3 @@ def test_reference_attention_is_softmax_of_scaled_scores() -> None:
         for head in range(2):
             weights = torch.softmax(0.5 * k[order[:visible], 0] @ q[query, head], dim=0)
             torch.testing.assert_close(out[query, head], weights @ v[order[:visible], 0])
-
-
-@pytest.mark.parametrize("vocabulary", [320, 5000])
-@pytest.mark.parametrize("spread", [0.1, 4.0])
-def test_sampling(vocabulary: int, spread: float) -> None:
-    rng = torch.Generator().manual_seed(0)
-    rows = 60
-    logits = randn(rows, vocabulary) * spread
-    temperature = torch.rand(rows, generator=rng) * 2 + 0.01
-    top_k = torch.randint(0, 50, (rows,), generator=rng)
-    top_k[::4] = 0
-    top_k[1::8] = 3000
-    top_p = torch.rand(rows, generator=rng) + 0.01
-    top_p[::3] = 1.0
-    uniform = torch.rand(rows, generator=rng)
-    args = (temperature, top_k, top_p.clamp(max=1.0), uniform)
-    assert torch.equal(cpu_ops.sample(logits, *args), reference.sample.reference(logits, *args))

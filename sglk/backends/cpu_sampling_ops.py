@@ -1,0 +1,46 @@
+"""The ops that choose tokens, on the cpu: no sorting of the whole vocabulary where the likeliest ids suffice."""
+
+import torch
+
+from sglk.backends import sampling_ops
+from sglk.backends.ops import OpRegistry
+
+CANDIDATES = 1024
+"""Likeliest ids that sampling looks at before it sorts the whole vocabulary."""
+
+
+def register_cpu_sampling_ops(ops: OpRegistry, provider: str) -> None:
+    """Offer every sampling op."""
+    ops.register(sampling_ops.greedy, provider, sampling_ops.greedy.reference)
+    ops.register(sampling_ops.sample, provider, sample)
+
+
+def sample(
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
+    uniform_B: torch.Tensor,
+) -> torch.Tensor:
+    """Rank only rows that top_k or top_p cut, and of these sort only such as reach beyond the likeliest ids."""
+    probs_BV = sampling_ops.scaled_probs(logits_BV, temperature_B)
+    vocabulary = probs_BV.shape[1]
+    cut_B = ((top_k_B > 0) & (top_k_B < vocabulary)) | (top_p_B < 1.0)
+    for row in cut_B.nonzero().flatten().tolist():
+        probs_BV[row] = _kept(probs_BV[row : row + 1], top_k_B[row : row + 1], top_p_B[row : row + 1])[0]
+    return sampling_ops.draw(probs_BV, uniform_B)
+
+
+def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:
+    ordered_1C, ids_1C = probs_1V.topk(min(CANDIDATES, probs_1V.shape[1]), dim=-1)
+    if not _suffices(ordered_1C, probs_1V.shape[1], int(top_k_1), float(top_p_1)):
+        ordered_1C, ids_1C = probs_1V.sort(dim=-1, descending=True, stable=True)
+    return sampling_ops.keep_likeliest(probs_1V, ordered_1C, ids_1C, top_k_1, top_p_1)
+
+
+def _suffices(ordered_1C: torch.Tensor, vocabulary: int, top_k: int, top_p: float) -> bool:
+    """Return whether what top_k and top_p keep, and the sum that top_p is a share of, are known from the likeliest."""
+    width = ordered_1C.shape[1]
+    if width == vocabulary or 0 < top_k <= width:
+        return True
+    return top_k == 0 and top_p < float(ordered_1C.sum())

@@ -1,0 +1,67 @@
+"""The ops that choose tokens, in plain torch: the definition of correct.
+
+Letters: B rows, V vocabulary, C likeliest ids.
+"""
+
+import torch
+
+from sglk.backends.ops import define_op
+
+
+@define_op
+def greedy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the highest logit of each row and its id, the lowest id among equals; a NaN counts as highest."""
+    best_B, ids_B = logits_BV.max(dim=-1)
+    return best_B, ids_B
+
+
+@define_op
+def sample(
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
+    uniform_B: torch.Tensor,
+) -> torch.Tensor:
+    """Draw one id per row by inverting the distribution function, in order of id, at `uniform_B` in [0, 1).
+
+    The distribution is softmax(logits / temperature) cut to the `top_k` likeliest ids (0 = all), renormalised, then
+    cut to the smallest set of likeliest ids that holds `top_p` of it (Holtzman et al. 2020, arXiv:1904.09751).
+    Temperatures are above 0; each row's draw is a function of that row alone.
+    """
+    probs_BV = scaled_probs(logits_BV, temperature_B)
+    ordered_BV, ids_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
+    return draw(keep_likeliest(probs_BV, ordered_BV, ids_BV, top_k_B, top_p_B), uniform_B)
+
+
+def scaled_probs(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> torch.Tensor:
+    """Return softmax(logits / temperature) in fp32; the highest logit is taken off first, so nothing overflows."""
+    logits_BV = logits_BV.float()
+    return ((logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature_B.unsqueeze(1)).softmax(-1)
+
+
+def keep_likeliest(
+    probs_BV: torch.Tensor, ordered_BC: torch.Tensor, ids_BC: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor
+) -> torch.Tensor:
+    """Return `probs_BV` with 0 for all ids but those that top_k and top_p keep.
+
+    `ordered_BC` are the C highest probabilities of each row from the highest on, `ids_BC` their ids.
+    """
+    ranks_C = torch.arange(ids_BC.shape[1], device=ids_BC.device)
+    limited_B1 = (top_k_B > 0).unsqueeze(1)
+    ordered_BC = ordered_BC.masked_fill(limited_B1 & (ranks_C >= top_k_B.unsqueeze(1)), 0.0)
+    before_BC = ordered_BC.cumsum(-1) - ordered_BC
+    total_B1 = torch.where(limited_B1, ordered_BC.sum(-1, keepdim=True), 1.0)
+    # The id that crosses top_p belongs to the set, so an id stays when the sum before it is below. The first stays
+    # always: the sum before it is 0 and top_p is above 0.
+    dropped_BC = (before_BC >= total_B1 * top_p_B.unsqueeze(1)) & (top_p_B < 1.0).unsqueeze(1)
+    return torch.zeros_like(probs_BV).scatter_(1, ids_BC, ordered_BC.masked_fill(dropped_BC, 0.0))
+
+
+def draw(probs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """Return per row the first id at which the running sum of `probs_BV` exceeds `uniform_B` of the row's sum."""
+    cumulative_BV = probs_BV.cumsum(-1)
+    total_B1 = cumulative_BV[:, -1:]
+    # Rounding must not lift the target to the sum itself, which no id exceeds.
+    target_B1 = torch.minimum(uniform_B.unsqueeze(1) * total_B1, total_B1.nextafter(torch.zeros_like(total_B1)))
+    return torch.searchsorted(cumulative_BV, target_B1, right=True).squeeze(1)
