@@ -129,6 +129,8 @@ class RuntimeConfig:
     """Most prompt tokens of one step, all requests together."""
     max_running_requests: int = 32
     """Window: most requests that decode together."""
+    enable_mixed_chunk: bool = False
+    """Compute prompt chunks and decodes in one step, instead of in turns."""
     mem_fraction_static: float = 0.8
     """Share of device memory for weights and KV pool together."""
     max_total_tokens: Optional[int] = None

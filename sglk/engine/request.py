@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from sglk.cache.table import PageTable
 from sglk.engine.messages import Finish, SamplingParams
+from sglk.engine.prefill import Lead
 
 
 @dataclass(slots=True, eq=False)
@@ -32,8 +33,7 @@ class Request:
     """Admission pass in which it joined the queue."""
     peeked: tuple[int, int] = (-1, 0)
     """Version of the prefix cache, and the cached length that it had for the prompt."""
-    lead: tuple[int, ...] | None = None
-    """Beginning of the prompt that requests with the same beginning wait for while it is computed."""
+    lead: Lead | None = None
     finish: Finish | None = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ import random
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import islice
 
 from sglk.cache.pages import PagePool
 from sglk.cache.radix import RadixCache
@@ -15,6 +14,7 @@ from sglk.engine.admission import NewTokenRatio
 from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
 from sglk.engine.messages import Finish, GenerateRequest
 from sglk.engine.policy import find_policy
+from sglk.engine.prefill import Lead, PrefillStep
 from sglk.engine.request import Request
 
 logger = logging.getLogger(__name__)
@@ -22,13 +22,21 @@ logger = logging.getLogger(__name__)
 LEAD_TOKENS = 64
 """Shortest shared beginning, beyond what is cached, for which a request waits for another one's prompt."""
 
+MAX_PASSED_OVER = 32
+"""Waiting requests that a step passes over for that reason before it stops looking for others."""
+
 
 class Scheduler:
     """Turns a queue of requests into batches, and their tokens into progress; knows neither device nor text.
 
     Use it as `add`, then `schedule`, run the batch, `update`, again and again. A request is waiting, prefilling (at
-    most one whose prompt takes several steps) or decoding. Prefill comes first, but while anything decodes no two
-    prefill steps follow each other, so that long prompts and steady arrivals slow decoding down and never stop it.
+    most one whose prompt takes several steps) or decoding.
+
+    Prefill comes first, yet neither long prompts nor steady arrivals stop what decodes: a decoding request gets a token
+    at least every second step, so between two tokens lies at most one prefill step. With `enable_mixed_chunk` prompts
+    and decodes share every step, and a decoding request gets a token in each. In both schemes a step computes at most
+    `max_prefill_tokens` prompt tokens (or one prompt that is not to be chunked). Only retraction makes an exception.
+
     Of waiting requests that share a long beginning which is not cached, one goes ahead and the others wait until its
     prompt is computed, to read it from the cache.
 
@@ -57,6 +65,7 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._max_running = runtime.max_running_requests
         self._max_prefill_tokens = runtime.max_prefill_tokens
+        self._mixes = runtime.enable_mixed_chunk
         self._chunk_size = _chunk_size(runtime)
         self._radix_min_len = runtime.radix_min_len
         self._order = find_policy(runtime.schedule_policy)
@@ -114,10 +123,13 @@ class Scheduler:
         """Return the next step's work, or None when there is none."""
         if not self.has_work:
             return None
-        decode_now = self._prefilled_last and bool(self._decoding)
-        batch = None if decode_now else self._prefill_batch()
-        self._prefilled_last = batch is not None
-        return batch or self._decode_batch()
+        decodes = self._decode_rows() if self._mixes or self._prefilled_last else []
+        prefills = [] if decodes and not self._mixes else self._prefill_rows(len(decodes))
+        self._prefilled_last = bool(prefills)
+        if not prefills and not decodes:
+            decodes = self._decode_rows()
+        assert prefills or decodes
+        return Batch(prefills + decodes, len(prefills))
 
     def update(self, batch: Batch, results: Sequence[RowResult | None]) -> list[Request]:
         """Take one result per row of `batch`, None for a row that does not sample.
@@ -160,72 +172,66 @@ class Scheduler:
         self.remove(request.request_id, keep_kv=False)
         request.finish = Finish("error", message=f"the step failed: {failure.message}")
 
-    def _prefill_batch(self) -> Batch | None:
-        rows: list[BatchRow] = []
-        leads: set[tuple[int, ...] | None] = set()
+    def _prefill_rows(self, decodes: int) -> list[BatchRow]:
+        """Schedule prompt tokens, in a step that `decodes` requests decode in."""
+        step = PrefillStep.beside(decodes, self._chunk_size, self._max_prefill_tokens, self.pool.page_size)
         if self._prefilling is not None:
-            leads.add(self._prefilling.lead)
-            rows.append(self._prefill_row(self._prefilling, min(self._prefilling.pending, self._chunk_size)))
+            request = self._prefilling
+            step.add(self._prefill_row(request, step.size(request.pending)), request.lead)
         if self._waiting and self.num_running < self._max_running:
-            self._admit(rows, leads)
-        return Batch(rows, len(rows)) if rows else None
+            self._admit(step)
+        return step.rows
 
-    def _admit(self, rows: list[BatchRow], leads: set[tuple[int, ...] | None]) -> None:
+    def _admit(self, step: PrefillStep) -> None:
         """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
-        budget = self._max_prefill_tokens - sum(len(row.input_ids) for row in rows)
         growth = self._ratio.growth
         expected = sum(growth(request) for request in self._decoding.values())
         if self._prefilling is not None:
             expected += growth(self._prefilling)
-        admitted = 0
-        order = self._order(self._waiting.values(), self.cache, self._pass)
-        for request in islice(order, self._max_running - self.num_running):
+        admitted = passed_over = 0
+        for request in self._order(self._waiting.values(), self.cache, self._pass):
+            if self.num_running == self._max_running or passed_over == MAX_PASSED_OVER:
+                break
             # The last token is never matched: its logits are needed to sample the next one.
             cached = request.table.open(tuple(request.tokens[:-1]))
             lead = self._lead(request, cached)
-            if lead is not None and lead in leads:
+            if lead in step.leads:
                 request.table.close()
+                passed_over += 1
                 continue
             expected += growth(request)
-            size = self._open(request, cached, expected, budget if rows else None)
-            if size == 0:
+            size = step.size(len(request.tokens) - cached)
+            if size == 0 or not self._start(request, cached, size, expected):
                 request.table.close()
                 break
             request.lead = lead
-            leads.add(lead)
             del self._waiting[request.request_id]
-            rows.append(self._prefill_row(request, size))
-            budget -= size
+            step.add(self._prefill_row(request, size), lead)
             admitted += 1
         self._pass += bool(admitted)
 
-    def _lead(self, request: Request, cached: int) -> tuple[int, ...] | None:
+    def _lead(self, request: Request, cached: int) -> Lead | None:
         """Return the beginning, cached and then LEAD_TOKENS more, that later requests may share with this one."""
         end = self.pool.pages_for(cached + LEAD_TOKENS) * self.pool.page_size
         too_short = end >= len(request.tokens) or end < self._radix_min_len
         return None if too_short or not self.cache.enabled else tuple(request.tokens[:end])
 
-    def _open(self, request: Request, cached: int, expected: float, budget: int | None) -> int:
-        """Give `request` the pages of its prompt; return the tokens to compute in this step, 0 = it has to wait.
+    def _start(self, request: Request, cached: int, size: int, expected: float) -> bool:
+        """Give `request` the pages of its prompt, of which the step computes `size` tokens; False = it has to wait.
 
-        `expected` is the KV that the running requests and this one will still add, `budget` what is left of the
-        step; None in an empty step, which takes an unchunked prompt of any length.
+        `expected` is the KV that the running requests and this one will still add.
         """
-        table = request.table
-        pending = len(request.tokens) - cached
-        size = min(pending, self._chunk_size)
-        fits_step = budget is None or size <= budget
-        one_partial = size == pending or self._prefilling is None
-        if not (fits_step and one_partial and self._fits_pool(request, expected)):
-            return 0
-        table.reserve(len(request.tokens))
+        one_partial = cached + size == len(request.tokens) or self._prefilling is None
+        if not (one_partial and self._fits_pool(request, expected)):
+            return False
+        request.table.reserve(len(request.tokens))
         if request.admissions == 0:
             request.cached_tokens = cached
             self.prompt_tokens += len(request.prompt_ids)
             self.cached_prompt_tokens += cached
         request.admissions += 1
         request.computed = cached
-        return size
+        return True
 
     def _fits_pool(self, request: Request, expected: float) -> bool:
         spare = self._available_pages - request.table.missing_pages(len(request.tokens))
@@ -259,13 +265,13 @@ class Scheduler:
             samples=last,
         )
 
-    def _decode_batch(self) -> Batch | None:
+    def _decode_rows(self) -> list[BatchRow]:
         growing = [request for request in self._decoding.values() if len(request.tokens) > request.table.capacity]
         if growing:
             self._grow(growing)
-        self._ratio.decay()
-        rows = [self._decode_row(request) for request in self._decoding.values()]
-        return Batch(rows, 0) if rows else None
+        if self._decoding:
+            self._ratio.decay()
+        return [self._decode_row(request) for request in self._decoding.values()]
 
     def _decode_row(self, request: Request) -> BatchRow:
         tokens = request.tokens

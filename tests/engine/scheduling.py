@@ -33,6 +33,7 @@ class Rig:
         self.live: dict[str, Request] = {}
         self.done: dict[str, Request] = {}
         self.batches: list[Batch] = []
+        self.idle: dict[str, int] = {}
 
     def add(self, name: str, prompt: Sequence[int], sampling: SamplingParams = GREEDY) -> Request:
         request = self.scheduler.add(GenerateRequest(name, tuple(prompt), sampling))
@@ -41,9 +42,11 @@ class Rig:
 
     def step(self) -> list[str]:
         """Run one step; return the requests that finished."""
+        decoding = list(self.scheduler._decoding)
         batch = self.scheduler.schedule()
         assert batch is not None
         self.check()
+        self._check_progress(batch, [name for name in decoding if name in self.scheduler._decoding])
         self.batches.append(batch)
         finished = []
         for request in self.scheduler.update(batch, run_rows(self.runner, batch)):
@@ -83,6 +86,17 @@ class Rig:
             assert len(node.key) == len(node.pages) * pool.page_size
             assert node.locks or node.children or node.queued, "an evictable leaf that eviction does not know"
         self._check_locks()
+
+    def _check_progress(self, batch: Batch, decoding: list[str]) -> None:
+        """What decodes gets a token in every second step, or in every one, and no step is longer than it may be."""
+        computed = {row.request_id for row in batch.rows}
+        self.idle = {name: 0 if name in computed else self.idle.get(name, 0) + 1 for name in decoding}
+        assert max(self.idle.values(), default=0) <= (0 if self.runtime.enable_mixed_chunk else 1)
+        prefills, decodes = batch.rows[: batch.num_prefills], batch.rows[batch.num_prefills :]
+        assert all(row.samples and len(row.input_ids) == 1 for row in decodes)
+        assert self.runtime.enable_mixed_chunk or not (prefills and decodes)
+        unchunked = self.runtime.chunked_prefill_size == -1 and len(prefills) == 1
+        assert unchunked or sum(len(row.input_ids) for row in prefills) <= self.runtime.max_prefill_tokens
 
     def _check_locks(self) -> None:
         wanted: dict[int, int] = {}

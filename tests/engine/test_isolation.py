@@ -78,9 +78,10 @@ def test_row_that_does_not_sample_can_fail_too() -> None:
     assert rig.finish()["short"] == alone(prompt(1)[:8])
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("after", [0, 3])
-def test_spoilt_request_fails_alone_and_its_kv_is_never_read(after: int) -> None:
-    rig = Rig(runner=spoiling("bad", after=after), page_size=4)
+def test_spoilt_request_fails_alone_and_its_kv_is_never_read(after: int, mixed: bool) -> None:
+    rig = Rig(runner=spoiling("bad", after=after), page_size=4, enable_mixed_chunk=mixed)
     bad = rig.add("bad", prompt(0))
     rig.add("good", prompt(1))
     rig.finish()

@@ -28,6 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         window=st.sampled_from([1, 3, 8]),
         policy=st.sampled_from(["fcfs", "lpm", "shortest_prompt_first"]),
         conservativeness=st.sampled_from([0.01, 1.0]),
+        mixed=st.booleans(),
         min_len=st.sampled_from([0, 0, 12]),
         disabled=st.sampled_from([False, False, True]),
     )
@@ -41,6 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         window: int,
         policy: str,
         conservativeness: float,
+        mixed: bool,
         min_len: int,
         disabled: bool,
     ) -> None:
@@ -55,6 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_running_requests=window,
             schedule_policy=policy,
             schedule_conservativeness=conservativeness,
+            enable_mixed_chunk=mixed,
             radix_min_len=min_len,
             disable_radix_cache=disabled,
         )

@@ -52,6 +52,8 @@ def real_engine(**runtime: Any) -> Iterator[Engine]:
         {"page_size": 1, "schedule_policy": "lpm"},
         {"chunked_prefill_size": 7, "schedule_policy": "shortest_prompt_first"},
         {"chunked_prefill_size": -1, "max_prefill_tokens": 32, "page_size": 4},
+        {"chunked_prefill_size": 16, "enable_mixed_chunk": True},
+        {"page_size": 128, "chunked_prefill_size": 128, "enable_mixed_chunk": True, "max_total_tokens": 512},
         {"max_running_requests": 1, "page_size": 4},
         {"page_size": 4, "max_total_tokens": 96, "schedule_conservativeness": 0.01},
         {"radix_min_len": 32, "page_size": 8},
@@ -67,7 +69,7 @@ def test_tokens_equal_those_of_transformers(runtime: dict[str, Any]) -> None:
             assert [receiver.token_ids for receiver in receivers] == expected()
         stats = engine.stats()
 
-    caches = not runtime.get("disable_radix_cache")
+    caches = not runtime.get("disable_radix_cache") and runtime.get("page_size", 16) < len(prompts()[0])
     assert (stats.cached_prompt_tokens > 0) == caches
     if runtime.get("max_total_tokens") == 96:
         assert stats.retractions > 0

@@ -14,12 +14,12 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(256), k=length)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("count", "mixed"), [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize(
     ("chunk", "cap"), [(64, 32), (-1, 64), (128, 16384), (129, 256), (130, 256), (1, 256), (64, 64)]
 )
-def test_chunking_changes_no_token(chunk: int, cap: int, count: int) -> None:
-    rig = Rig(chunked_prefill_size=chunk, max_prefill_tokens=cap)
+def test_chunking_changes_no_token(chunk: int, cap: int, count: int, mixed: bool) -> None:
+    rig = Rig(chunked_prefill_size=chunk, max_prefill_tokens=cap, enable_mixed_chunk=mixed)
     for index in range(count):
         rig.add(str(index), prompt(130, index))
 
@@ -28,7 +28,8 @@ def test_chunking_changes_no_token(chunk: int, cap: int, count: int) -> None:
     assert answers == {str(index): alone(prompt(130, index)) for index in range(count)}
     limit = 130 if chunk == -1 else min(chunk, cap)
     assert max(len(row.input_ids) for batch in rig.batches for row in batch.rows) == min(limit, 130)
-    assert all(batch.num_tokens <= max(cap, 130 if chunk == -1 else 0) for batch in rig.batches)
+    longest = max(cap, 130 if chunk == -1 else 0) + (count if mixed else 0)
+    assert all(batch.num_tokens <= longest for batch in rig.batches)
 
 
 def test_chunk_beyond_the_cap_is_clamped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,26 +169,57 @@ def test_conservative_admission_avoids_retraction() -> None:
     assert careful.scheduler.retractions == 0
 
 
-def test_decoding_goes_on_between_the_chunks_of_a_long_prompt() -> None:
-    rig = Rig(chunked_prefill_size=8)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(mixed: bool) -> None:
+    rig = Rig(chunked_prefill_size=8, enable_mixed_chunk=mixed)
     talker = rig.add("talker", prompt(4), SamplingParams(max_new_tokens=40, temperature=0, ignore_eos=True))
     rig.step()
+    rig.batches.clear()
     rig.add("long", prompt(160))
     while not answer(rig.live["long"]):
         rig.step()
 
-    # 20 chunks, and a decode step after each but the last.
+    # 20 chunks, and a decode step after each but the last, or a token beside each chunk.
     assert len(answer(talker)) == 1 + 20
+    assert len(rig.batches) == (20 if mixed else 40)
 
 
-def test_decoding_goes_on_while_requests_keep_arriving() -> None:
-    rig = Rig(max_running_requests=100)
+@pytest.mark.parametrize(("mixed", "tokens"), [(False, 21), (True, 41)])
+def test_decoding_goes_on_while_requests_keep_arriving(mixed: bool, tokens: int) -> None:
+    rig = Rig(max_running_requests=100, enable_mixed_chunk=mixed)
     talker = rig.add("talker", prompt(4), SamplingParams(max_new_tokens=50, temperature=0, ignore_eos=True))
     for index in range(41):
         rig.add(str(index), prompt(4, index), LONG)
         rig.step()
 
-    assert len(answer(talker)) >= 20
+    assert len(answer(talker)) == tokens
+
+
+def test_mixed_step_takes_the_tokens_of_decodes_off_its_chunk_in_whole_pages() -> None:
+    rig = Rig(chunked_prefill_size=48, page_size=16, enable_mixed_chunk=True)
+    for index in range(3):
+        rig.add(str(index), prompt(4, index), LONG)
+    rig.step()
+    rig.add("long", prompt(100, 9))
+    sizes = []
+    while "long" not in rig.scheduler._decoding:
+        rig.step()
+        sizes.append((len(rig.batches[-1].rows[0].input_ids), rig.batches[-1].num_tokens))
+
+    assert sizes == [(32, 35), (32, 35), (32, 35), (4, 7)]
+
+
+def test_mixed_step_makes_progress_however_many_decode() -> None:
+    rig = Rig(chunked_prefill_size=16, max_prefill_tokens=16, page_size=16, enable_mixed_chunk=True)
+    names = [str(index) for index in range(20)]
+    for name in names:
+        rig.add(name, prompt(4, int(name)), LONG)
+        rig.step()
+    rig.add("long", prompt(32, 99))
+    rig.step()
+
+    assert rig.batches[-1].num_prefills == 1
+    assert rig.batches[-1].num_tokens == 16 + 20
 
 
 def test_short_prompts_join_the_step_of_a_long_one_and_two_long_ones_do_not_mix() -> None:

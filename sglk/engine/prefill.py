@@ -1,0 +1,47 @@
+"""The prompt tokens of one step: how many there may be, and who shares them."""
+
+from dataclasses import dataclass, field
+
+from sglk.engine.batch import BatchRow
+
+Lead = tuple[int, ...]
+"""Beginning of a prompt that other requests with the same beginning wait for while it is computed."""
+
+
+@dataclass(slots=True)
+class PrefillStep:
+    """Prefill rows of a step while they are put together."""
+
+    chunk: int
+    """Most tokens of one request."""
+    budget: int
+    """Tokens that all requests together may still take."""
+    rows: list[BatchRow] = field(default_factory=list)
+    leads: set[Lead] = field(default_factory=set)
+
+    @classmethod
+    def beside(cls, decodes: int, chunk: int, budget: int, page_size: int) -> "PrefillStep":
+        """Return an empty step that keeps `decodes` of its tokens for requests that decode in it.
+
+        Chunks stay whole pages, and one page stays for progress however many decode.
+        """
+        if decodes:
+            least = min(chunk, page_size)
+            chunk = max(least, (chunk - decodes) // page_size * page_size)
+            budget = max(least, budget - decodes)
+        return cls(chunk, budget)
+
+    def size(self, pending: int) -> int:
+        """Return how many of a request's `pending` tokens the step takes; 0 = it is full.
+
+        The first request always fits, so that a prompt which is not to be chunked may be longer than the budget.
+        """
+        size = min(pending, self.chunk)
+        return size if not self.rows or size <= self.budget else 0
+
+    def add(self, row: BatchRow, lead: Lead | None) -> None:
+        """Take `row` into the step."""
+        self.rows.append(row)
+        self.budget -= len(row.input_ids)
+        if lead is not None:
+            self.leads.add(lead)
