@@ -121,4 +121,8 @@ def _total(values: Iterable[int | None]) -> int | None:
 
 
 def _ratio(part: float | None, whole: float) -> float | None:
-    return None if part is None or whole <= 0 else part / whole
+    """Divide; None where there is no figure: an unknown part, nothing to divide by, or so little that it overflows."""
+    if part is None or whole <= 0:
+        return None
+    ratio = part / whole
+    return ratio if math.isfinite(ratio) else None

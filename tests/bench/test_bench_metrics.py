@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sglk.bench.metrics import LATENCIES, count, duration, meets, percentile, summarise
@@ -141,6 +141,7 @@ def test_percentile_is_the_usual_linear_one(values: list[float], percent: int) -
     assert percentile(values, percent) == pytest.approx(float(np.percentile(values, percent)))
 
 
+@example([request(ttft_s=None, e2e_s=0.0), request(ttft_s=None, e2e_s=1.1125369292536007e-308)])
 @given(
     st.lists(
         st.builds(
