@@ -186,7 +186,7 @@ def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(mixed: bool) -> No
 
 @pytest.mark.parametrize(("mixed", "tokens"), [(False, 21), (True, 41)])
 def test_decoding_goes_on_while_requests_keep_arriving(mixed: bool, tokens: int) -> None:
-    rig = Rig(max_running_requests=100, enable_mixed_chunk=mixed)
+    rig = Rig(pool_tokens=32768, max_running_requests=100, enable_mixed_chunk=mixed)
     talker = rig.add("talker", prompt(4), SamplingParams(max_new_tokens=50, temperature=0, ignore_eos=True))
     for index in range(41):
         rig.add(str(index), prompt(4, index), LONG)
