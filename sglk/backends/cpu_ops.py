@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from sglk.backends import reference
+from sglk.backends.cpu_moe_ops import register_cpu_moe_ops
 from sglk.backends.cpu_sampling_ops import register_cpu_sampling_ops
 from sglk.backends.ops import OpRegistry
 from sglk.backends.rows import PagedRows
@@ -25,6 +26,7 @@ def register_cpu_ops(ops: OpRegistry) -> None:
     ops.register(reference.store_kv, PROVIDER, store_kv)
     ops.register(reference.attention_prefill, PROVIDER, attention_prefill)
     ops.register(reference.attention_decode, PROVIDER, attention_decode)
+    register_cpu_moe_ops(ops, PROVIDER)
     register_cpu_sampling_ops(ops, PROVIDER)
 
 

@@ -65,7 +65,8 @@ class ModelRunner:
         if self.pool is not None:
             self.pool.free()
         self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
-        self._attention = PagedAttention(self.backend, self.pool, self.model.spec.num_attention_heads, self.model.dtype)
+        spec, dtype = self.model.spec, self.model.dtype
+        self._attention = PagedAttention(self.backend, self.pool, spec.num_attention_heads, dtype, spec.sliding_windows)
 
     def run(self, batch: Batch) -> list[RowResult]:
         """Compute `batch`, write its KV, and return a token or a failure per row with `samples`, in row order."""

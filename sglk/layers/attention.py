@@ -8,6 +8,7 @@ import torch
 from sglk.attention.base import AttentionBackend
 from sglk.backends import reference
 from sglk.layers.linear import Linear
+from sglk.layers.norm import RMSNorm
 from sglk.layers.weights import LayerContext
 
 
@@ -26,7 +27,9 @@ class SelfAttention:
         head_dim: int,
         qkv_bias: bool,
         output_bias: bool,
+        head_norm_eps: float | None = None,
     ) -> None:
+        """With `head_norm_eps` each query and key head is normalised before it is rotated."""
         self.layer_id = layer_id
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         outputs = {
@@ -36,6 +39,12 @@ class SelfAttention:
         }
         self.qkv = Linear(context, outputs, hidden_size, bias=qkv_bias)
         self.output = Linear(context, {f"{name}.o_proj": hidden_size}, num_heads * head_dim, bias=output_bias)
+        self.head_norms: tuple[RMSNorm, RMSNorm] | None = None
+        if head_norm_eps is not None:
+            self.head_norms = (
+                RMSNorm(context, f"{name}.q_norm", head_dim, head_norm_eps),
+                RMSNorm(context, f"{name}.k_norm", head_dim, head_norm_eps),
+            )
         self._rope = context.op(reference.rope, head_dim=head_dim)
 
     def __call__(
@@ -44,8 +53,17 @@ class SelfAttention:
         """Return the layer's contribution y_TE; keys and values go to where `attention` keeps them."""
         heads = self.qkv(x_TE).view(len(x_TE), -1, self.head_dim)
         values_from = self.num_heads + self.num_kv_heads
-        # Queries and keys lie side by side, so one call rotates both.
-        rotated = self._rope(heads[:, :values_from], cos_TD, sin_TD)
-        q_THD, k_TKD, v_TKD = rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, values_from:]
-        out_THD = attention.forward(self.layer_id, q_THD, k_TKD, v_TKD)
+        q_THD, k_TKD = self._rotate(heads[:, :values_from], cos_TD, sin_TD)
+        out_THD = attention.forward(self.layer_id, q_THD, k_TKD, heads[:, values_from:])
         return self.output(out_THD.flatten(1))
+
+    def _rotate(
+        self, heads: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return q_THD and k_TKD from the query and key heads, which lie side by side."""
+        if self.head_norms is None:
+            rotated = self._rope(heads, cos_TD, sin_TD)
+            return rotated[:, : self.num_heads], rotated[:, self.num_heads :]
+        q_norm, k_norm = self.head_norms
+        q_THD, k_TKD = q_norm(heads[:, : self.num_heads]), k_norm(heads[:, self.num_heads :])
+        return self._rope(q_THD, cos_TD, sin_TD), self._rope(k_TKD, cos_TD, sin_TD)

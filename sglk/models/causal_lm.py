@@ -3,6 +3,7 @@
 import logging
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 
@@ -10,7 +11,9 @@ from sglk.attention.base import AttentionBackend
 from sglk.backends.base import DeviceBackend
 from sglk.errors import ModelLoadError
 from sglk.layers.weights import LayerContext, Shape, Weight
+from sglk.models.experts import ExpertNames
 from sglk.models.spec import ModelSpec
+from sglk.models.stacked_experts import with_experts_apart
 from sglk.models.weights import WeightSource
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,9 @@ EMBEDDING = "model.embed_tokens.weight"
 
 class CausalLM(ABC):
     """A decoder built from its spec; empty until `load_weights`. Letters: T tokens, B rows, V vocabulary."""
+
+    expert_names: ClassVar[ExpertNames] = ExpertNames()
+    """What the family calls its experts, where it has any."""
 
     def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
         self.spec = spec
@@ -51,6 +57,8 @@ class CausalLM(ABC):
         Raises ModelLoadError where a tensor is missing, has another shape, or is a bias that this architecture would
         ignore; other tensors without a place are named in a warning.
         """
+        if self.spec.moe is not None:
+            source = with_experts_apart(source, self.spec.moe.num_experts, self.expert_names)
         names = frozenset(source.names())
         wanted = self.weight_shapes()
         if missing := [name for name in wanted if name not in names]:

@@ -29,6 +29,11 @@ class Fields:
             raise self.wrong(key, "a positive integer")
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """Return an integer from 0 up; `default` where the key is absent."""
+        value = self._get(key, default)
+        return 0 if value == 0 and not isinstance(value, bool) else self.integer(key, default)
+
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive number; `default` where the key is absent, an error where there is no default."""
         value = self._get(key, default)

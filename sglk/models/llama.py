@@ -1,4 +1,6 @@
-"""Llama and the dense decoders built like it. Letters: T tokens, B rows, V vocabulary, E hidden width, D head width."""
+"""Llama and the decoders built like it. Letters: T tokens, B rows, V vocabulary, E hidden width, D head width."""
+
+from typing import ClassVar
 
 import torch
 
@@ -7,7 +9,8 @@ from sglk.backends.base import DeviceBackend
 from sglk.layers.attention import SelfAttention
 from sglk.layers.embedding import Embedding, OutputHead
 from sglk.layers.mlp import GatedMLP
-from sglk.layers.norm import RMSNorm
+from sglk.layers.moe import SharedExpertMLP, SparseMLP
+from sglk.layers.norm import ResidualNorm
 from sglk.layers.rotary import RotaryEmbedding
 from sglk.layers.weights import LayerContext
 from sglk.models.causal_lm import CausalLM
@@ -15,35 +18,49 @@ from sglk.models.spec import ModelSpec
 
 
 class LlamaLayer:
-    """Attention and feed-forward block, each with its norm before it."""
+    """Attention and feed-forward block, each with its norm before it; families differ in how they build the two."""
 
     def __init__(self, context: LayerContext, spec: ModelSpec, layer_id: int) -> None:
         name = f"model.layers.{layer_id}"
-        self.input_norm = RMSNorm(context, f"{name}.input_layernorm", spec.hidden_size, spec.rms_norm_eps)
-        self.attention = SelfAttention(
+        self.layer_id = layer_id
+        self.input_norm = ResidualNorm(context, f"{name}.input_layernorm", spec.hidden_size, spec.rms_norm_eps)
+        self.attention = self.build_attention(context, spec, f"{name}.self_attn")
+        self.mlp_norm = ResidualNorm(context, f"{name}.post_attention_layernorm", spec.hidden_size, spec.rms_norm_eps)
+        self.mlp = self.build_mlp(context, spec, name)
+
+    def build_attention(
+        self, context: LayerContext, spec: ModelSpec, name: str, head_norm_eps: float | None = None
+    ) -> SelfAttention:
+        """Return the attention block whose weights are called `name`.*."""
+        return SelfAttention(
             context,
-            f"{name}.self_attn",
-            layer_id,
+            name,
+            self.layer_id,
             hidden_size=spec.hidden_size,
             num_heads=spec.num_attention_heads,
             num_kv_heads=spec.num_key_value_heads,
             head_dim=spec.head_dim,
             qkv_bias=spec.attention_bias,
-            output_bias=False,
+            output_bias=spec.attention_output_bias,
+            head_norm_eps=head_norm_eps,
         )
-        self.mlp_norm = RMSNorm(context, f"{name}.post_attention_layernorm", spec.hidden_size, spec.rms_norm_eps)
-        self.mlp = GatedMLP(context, f"{name}.mlp", spec.hidden_size, spec.intermediate_size)
+
+    def build_mlp(self, context: LayerContext, spec: ModelSpec, name: str) -> GatedMLP | SparseMLP | SharedExpertMLP:
+        """Return the feed-forward block of the layer called `name`."""
+        return GatedMLP(context, f"{name}.mlp", spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
 
 
 class LlamaForCausalLM(CausalLM):
-    """Touvron et al. 2023, arXiv:2302.13971, with grouped key/value heads; also Mistral's and Qwen2's shape."""
+    """Touvron et al. 2023, arXiv:2302.13971, with grouped key/value heads; the trunk of the other families too."""
+
+    layer: ClassVar[type[LlamaLayer]] = LlamaLayer
 
     def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
         super().__init__(spec, backend, dtype)
         context = self.context
         self.embedding = Embedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
-        self.layers = [LlamaLayer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
-        self.norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        self.layers = [self.layer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
+        self.norm = ResidualNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
         self.following_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         tied = self.embedding.weight if spec.tie_word_embeddings else None
         self.head = OutputHead(context, "lm_head", spec.vocab_size, spec.hidden_size, tied)

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "sglk.models.llama:LlamaForCausalLM",
-    "MistralForCausalLM": "sglk.models.llama:LlamaForCausalLM",
+    "MistralForCausalLM": "sglk.models.mistral:MistralForCausalLM",
+    "MixtralForCausalLM": "sglk.models.mixtral:MixtralForCausalLM",
     "Qwen2ForCausalLM": "sglk.models.qwen2:Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM": "sglk.models.qwen2_moe:Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM": "sglk.models.qwen3:Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM": "sglk.models.qwen3_moe:Qwen3MoeForCausalLM",
 }
 """Architecture as in config.json to `module:class`."""
 

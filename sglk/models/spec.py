@@ -5,6 +5,21 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """Feed-forward blocks made of experts, of which each token visits a few; names as in config.json."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    """Whether the weights of a token's experts are scaled to sum to 1."""
+    shared_expert_intermediate_size: int | None = None
+    """Width of the expert that every token visits beside its own; None where there is none."""
+    dense_layers: frozenset[int] = frozenset()
+    """Layers that have one plain feed-forward block all the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Numbers that fix the shape of every weight and the maths around them; names as in Hugging Face's config.json."""
 
@@ -24,5 +39,11 @@ class ModelSpec:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     """Bias on q, k and v projections."""
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    """Bias on the three projections of dense feed-forward blocks."""
+    sliding_windows: tuple[int | None, ...] = ()
+    """Tokens that a query of each layer sees, itself the last of them (None = all); empty where all layers see all."""
+    moe: MoeSpec | None = None
     bos_token_id: int | None = None
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)

@@ -7,27 +7,45 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from sglk.models import byte_level
 from sglk.models.byte_level import BOS, BOS_ID, EOS, EOS_ID
+from sglk.testing.tiny_weights import Weights, tiny_weights
 
 CHATML = byte_level.CHATML
 """A chat template whose special tokens are in the tiny vocabulary."""
 
-Weight = npt.NDArray[np.float32]
-Weights = dict[str, Weight]
-
-_MODEL_TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
+_OWN_KEYS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"model_type": "llama"},
+    "MistralForCausalLM": {"model_type": "mistral"},
+    "MixtralForCausalLM": {"model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2},
+    "Qwen2ForCausalLM": {"model_type": "qwen2"},
+    "Qwen2MoeForCausalLM": {
+        "model_type": "qwen2_moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "norm_topk_prob": False,
+    },
+    "Qwen3ForCausalLM": {"model_type": "qwen3", "head_dim": 32},
+    "Qwen3MoeForCausalLM": {
+        "model_type": "qwen3_moe",
+        "head_dim": 32,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
+}
+"""Keys of config.json that only some architectures have."""
 
 
 def tiny_config(architecture: str = "LlamaForCausalLM", **overrides: Any) -> dict[str, Any]:
     """Return the contents of a tiny model's config.json; `overrides` replace or add keys."""
     config: dict[str, Any] = {
         "architectures": [architecture],
-        "model_type": _MODEL_TYPES.get(architecture, "llama"),
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
@@ -43,49 +61,7 @@ def tiny_config(architecture: str = "LlamaForCausalLM", **overrides: Any) -> dic
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
     }
-    return config | overrides
-
-
-def tiny_weights(config: dict[str, Any], seed: int = 0) -> Weights:
-    """Return random fp32 weights under their Hugging Face names, the same for the same configuration and seed.
-
-    Matrices have standard deviation 1/sqrt(fan-in), so that attention and logits are far from uniform.
-    """
-    rng = np.random.default_rng(seed)
-    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim = config.get("head_dim") or hidden // heads
-
-    def matrix(rows: int, columns: int) -> Weight:
-        return np.asarray(rng.standard_normal((rows, columns)) / columns**0.5, np.float32)
-
-    def vector(size: int, centre: float) -> Weight:
-        return np.asarray(centre + 0.1 * rng.standard_normal(size), np.float32)
-
-    weights = {"model.embed_tokens.weight": matrix(vocab, hidden) * np.float32(hidden**0.5)}
-    for index in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{index}"
-        weights |= {
-            f"{layer}.input_layernorm.weight": vector(hidden, 1.0),
-            f"{layer}.self_attn.q_proj.weight": matrix(heads * head_dim, hidden),
-            f"{layer}.self_attn.k_proj.weight": matrix(kv_heads * head_dim, hidden),
-            f"{layer}.self_attn.v_proj.weight": matrix(kv_heads * head_dim, hidden),
-            f"{layer}.self_attn.o_proj.weight": matrix(hidden, heads * head_dim),
-            f"{layer}.post_attention_layernorm.weight": vector(hidden, 1.0),
-            f"{layer}.mlp.gate_proj.weight": matrix(inner, hidden),
-            f"{layer}.mlp.up_proj.weight": matrix(inner, hidden),
-            f"{layer}.mlp.down_proj.weight": matrix(hidden, inner),
-        }
-        if config["model_type"] == "qwen2" or config.get("attention_bias"):
-            weights |= {
-                f"{layer}.self_attn.q_proj.bias": vector(heads * head_dim, 0.0),
-                f"{layer}.self_attn.k_proj.bias": vector(kv_heads * head_dim, 0.0),
-                f"{layer}.self_attn.v_proj.bias": vector(kv_heads * head_dim, 0.0),
-            }
-    weights["model.norm.weight"] = vector(hidden, 1.0)
-    if not config["tie_word_embeddings"]:
-        weights["lm_head.weight"] = matrix(vocab, hidden)
-    return weights
+    return config | _OWN_KEYS.get(architecture, {"model_type": "llama"}) | overrides
 
 
 def write_tiny_model(

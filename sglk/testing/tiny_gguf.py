@@ -7,7 +7,8 @@ import gguf
 from gguf.quants import quantize
 
 from sglk.models.byte_level import BOS_ID, EOS_ID, SPECIAL_TOKENS, byte_characters
-from sglk.testing.tiny import Weight, tiny_config, tiny_weights
+from sglk.testing.tiny import tiny_config
+from sglk.testing.tiny_weights import Weight, tiny_weights
 
 _ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 _NAMES = {

@@ -1,24 +1,24 @@
 """Greedy continuation by transformers and by a runner cut into steps in different ways."""
 
+import tempfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+import transformers
 
 from sglk.backends.cpu import CpuBackend
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
+from sglk.models.fields import Fields
+from sglk.models.hf_config import spec_from_config
 from sglk.models.registry import model_class
 from sglk.models.spec import ModelSpec
-from sglk.testing.tiny import Weights, tiny_config, tiny_weights
-
-CLASSES = {
-    "LlamaForCausalLM": (LlamaConfig, LlamaForCausalLM),
-    "Qwen2ForCausalLM": (Qwen2Config, Qwen2ForCausalLM),
-}
+from sglk.testing.tiny import tiny_config, write_json, write_shards
+from sglk.testing.tiny_weights import Weights, tiny_weights
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -41,14 +41,7 @@ class ArrayWeights:
 
 def spec_of(config: dict[str, Any]) -> ModelSpec:
     """Return the spec of a tiny configuration."""
-    names = set(ModelSpec.__dataclass_fields__) & set(config)
-    heads = config["num_attention_heads"]
-    return ModelSpec(
-        architecture=config["architectures"][0],
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        eos_token_ids=frozenset({config["eos_token_id"]}),
-        **{name: config[name] for name in names - {"architecture", "head_dim", "eos_token_ids"}},
-    )
+    return spec_from_config(Fields(config, "config.json"), Fields({}, "generation_config.json"))
 
 
 def tiny_runner(config: dict[str, Any], arrays: Weights | None = None, **runtime: Any) -> ModelRunner:
@@ -62,14 +55,7 @@ def tiny_runner(config: dict[str, Any], arrays: Weights | None = None, **runtime
 
 def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """Continue each prompt alone with transformers' eager attention, without a cache."""
-    config_class, lm_class = CLASSES[config["architectures"][0]]
-    model = lm_class(config_class(**config, attn_implementation="eager"))
-    state = {name: torch.from_numpy(array) for name, array in tiny_weights(config).items()}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert set(missing) <= ({"lm_head.weight"} if config["tie_word_embeddings"] else set())
-    model.tie_weights()
-    model.eval()
+    model = transformers_model(config)
     answers = []
     for prompt in prompts:
         ids = list(prompt)
@@ -79,6 +65,22 @@ def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int)
             ids.append(int(logits[0, -1].argmax()))
         answers.append(ids[len(prompt) :])
     return answers
+
+
+def transformers_model(config: dict[str, Any]) -> Any:
+    """Return the tiny model as transformers loads it from its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_json(Path(folder) / "config.json", config)
+        write_shards(Path(folder), tiny_weights(config), 1)
+        model, loading = getattr(transformers, config["architectures"][0]).from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+        )
+    assert not any(loading.values()), loading
+    return model.eval()
 
 
 class Stepper:
@@ -134,4 +136,33 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama-wide-heads": tiny_config(head_dim=32, num_key_value_heads=4),
     "qwen2": tiny_config("Qwen2ForCausalLM"),
     "qwen2-tied": tiny_config("Qwen2ForCausalLM", tie_word_embeddings=True, rope_theta=1e6),
+    "llama-biases": tiny_config(attention_bias=True, mlp_bias=True),
+    "mistral": tiny_config("MistralForCausalLM", sliding_window=24),
+    "qwen2-window": tiny_config(
+        "Qwen2ForCausalLM", use_sliding_window=True, sliding_window=9, max_window_layers=1, num_hidden_layers=3
+    ),
+    "qwen3": tiny_config("Qwen3ForCausalLM"),
+    "qwen3-layer-types": tiny_config(
+        "Qwen3ForCausalLM",
+        use_sliding_window=True,
+        sliding_window=17,
+        layer_types=["sliding_attention", "full_attention"],
+        attention_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "mixtral": tiny_config("MixtralForCausalLM", sliding_window=24),
+    "qwen2-moe": tiny_config("Qwen2MoeForCausalLM"),
+    "qwen2-moe-mixed": tiny_config(
+        "Qwen2MoeForCausalLM",
+        num_hidden_layers=4,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
+        norm_topk_prob=True,
+        use_sliding_window=True,
+        sliding_window=24,
+        max_window_layers=2,
+    ),
+    "qwen3-moe": tiny_config("Qwen3MoeForCausalLM", num_experts_per_tok=3),
+    "qwen3-moe-all-chosen": tiny_config("Qwen3MoeForCausalLM", num_experts_per_tok=6, norm_topk_prob=False),
 }
+"""One of each family, and what its configuration can turn on."""

@@ -1,5 +1,4 @@
 import json
-import logging
 
 import pytest
 
@@ -32,8 +31,28 @@ def test_head_dim_may_differ_from_the_quotient(tmp_path):
     assert read_spec(write_config(tmp_path, head_dim=32)).head_dim == 32
 
 
-def test_qwen2_has_biases_without_saying_so(tmp_path):
-    assert read_spec(write_config(tmp_path, architecture="Qwen2ForCausalLM")).attention_bias
+@pytest.mark.parametrize(
+    ("family", "overrides", "biases"),
+    [
+        ("Llama", {}, (False, False)),
+        ("Llama", {"attention_bias": True}, (True, True)),
+        ("Qwen2", {}, (True, False)),
+        ("Qwen2Moe", {}, (True, False)),
+        ("Qwen2Moe", {"qkv_bias": False}, (False, False)),
+        ("Qwen3", {"attention_bias": True}, (True, True)),
+    ],
+)
+def test_biases_on_the_inputs_and_the_output_of_attention(tmp_path, family, overrides, biases):
+    spec = read_spec(write_config(tmp_path, architecture=f"{family}ForCausalLM", **overrides))
+    assert (spec.attention_bias, spec.attention_output_bias) == biases
+
+
+def test_absent_numbers_are_those_of_the_family(tmp_path):
+    absent = {"head_dim": "absent", "rms_norm_eps": "absent", "rope_theta": "absent"}
+    mixtral = read_spec(write_config(tmp_path, architecture="MixtralForCausalLM", **absent))
+    assert (mixtral.head_dim, mixtral.rms_norm_eps, mixtral.rope_theta) == (16, 1e-5, 1e6)
+    qwen3 = read_spec(write_config(tmp_path, architecture="Qwen3ForCausalLM", **absent))
+    assert (qwen3.head_dim, qwen3.rms_norm_eps, qwen3.rope_theta) == (128, 1e-6, 1e4)
 
 
 def test_generation_config_adds_end_tokens(tmp_path):
@@ -56,7 +75,7 @@ def test_generation_config_adds_end_tokens(tmp_path):
         ({"hidden_size": 66}, "`hidden_size` must be a multiple of `num_attention_heads`"),
         ({"eos_token_id": "2"}, "`eos_token_id` must be a token id or a list of them"),
         ({"hidden_act": "gelu"}, "`hidden_act` must be 'silu', not 'gelu'"),
-        ({"mlp_bias": True}, "`mlp_bias`"),
+        ({"mlp_bias": "no"}, "`mlp_bias` must be true or false"),
         ({"quantization_config": {"quant_method": "awq"}}, "`quantization_config`.*cannot be loaded yet"),
     ],
 )
@@ -74,19 +93,82 @@ def test_damaged_json_is_named(tmp_path, text):
         read_spec(tmp_path)
 
 
-def test_a_sliding_window_limits_the_context(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        spec = read_spec(write_config(tmp_path, architecture="MistralForCausalLM", sliding_window=128))
-    assert spec.max_position_embeddings == 128
-    assert "sliding window" in caplog.text
-    assert read_spec(write_config(tmp_path, architecture="MistralForCausalLM", sliding_window=None)) == read_spec(
-        write_config(tmp_path, architecture="MistralForCausalLM")
+LONG = {"max_position_embeddings": 8192}
+SWITCHED = {"use_sliding_window": True, "sliding_window": 128, "num_hidden_layers": 4}
+EVEN_FULL = ["sliding_attention" if layer % 2 else "full_attention" for layer in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "windows"),
+    [
+        ("Llama", {"sliding_window": 128}, ()),
+        ("Mistral", {"sliding_window": 128}, (128, 128)),
+        ("Mistral", {}, ()),
+        ("Mistral", LONG, (4096, 4096)),
+        ("Mistral", {**LONG, "sliding_window": None}, ()),
+        ("Mixtral", LONG, ()),
+        ("Mixtral", {"sliding_window": 128}, (128, 128)),
+        ("Qwen2", {"sliding_window": 128}, ()),
+        ("Qwen2", {**SWITCHED, "max_window_layers": 2}, (None, None, 128, 128)),
+        ("Qwen2", {**SWITCHED, "max_window_layers": 0}, (128, 128, 128, 128)),
+        ("Qwen2", SWITCHED, ()),
+        ("Qwen3", {**SWITCHED, "layer_types": EVEN_FULL}, (None, 128, None, 128)),
+        ("Qwen2Moe", SWITCHED, (128, None, 128, None)),
+        ("Qwen3Moe", SWITCHED, (128, 128, 128, 128)),
+        ("Qwen3Moe", {**SWITCHED, "sliding_window": 256}, ()),
+    ],
+)
+def test_every_family_has_its_rule_for_windows(tmp_path, family, overrides, windows):
+    spec = read_spec(write_config(tmp_path, architecture=f"{family}ForCausalLM", **overrides))
+    assert spec.sliding_windows == windows
+    assert spec.max_position_embeddings == overrides.get("max_position_embeddings", 256)
+
+
+def test_experts_are_read_under_either_name(tmp_path):
+    given = read_spec(write_config(tmp_path, architecture="Qwen3MoeForCausalLM")).moe
+    assert (given.num_experts, given.num_experts_per_tok, given.moe_intermediate_size) == (6, 2, 32)
+    write_config(tmp_path, architecture="Qwen3MoeForCausalLM", num_experts="absent", num_local_experts=6)
+    assert read_spec(tmp_path).moe == given
+
+
+def test_layers_without_experts_are_counted_as_the_family_does(tmp_path):
+    write_config(
+        tmp_path,
+        architecture="Qwen2MoeForCausalLM",
+        num_hidden_layers=6,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
     )
+    assert read_spec(tmp_path).moe.dense_layers == {0, 2, 3, 4}
 
 
-def test_an_unused_sliding_window_does_not(tmp_path):
-    write_config(tmp_path, architecture="Qwen2ForCausalLM", sliding_window=128, use_sliding_window=False)
-    assert read_spec(tmp_path).max_position_embeddings == 256
+@pytest.mark.parametrize(
+    ("family", "overrides", "message"),
+    [
+        (
+            "Mixtral",
+            {"num_experts_per_tok": 7},
+            r"`num_experts_per_tok` must be at most `num_local_experts` \(6\), not 7",
+        ),
+        ("Qwen2Moe", {"num_experts_per_tok": 7}, r"`num_experts_per_tok` must be at most `num_experts` \(6\), not 7"),
+        ("Qwen3Moe", {"num_experts": "absent"}, "`num_local_experts` is missing"),
+        ("Qwen2Moe", {"moe_intermediate_size": "absent"}, "`moe_intermediate_size` is missing"),
+        ("Qwen2Moe", {"mlp_only_layers": "all"}, "`mlp_only_layers` must be a list of layer indices"),
+        ("Qwen2Moe", {"decoder_sparse_step": 0}, "`decoder_sparse_step` must be a positive integer"),
+        ("Qwen3", {**SWITCHED, "layer_types": EVEN_FULL[:3]}, "`layer_types` must be a list of 4"),
+        (
+            "Qwen3",
+            {**SWITCHED, "layer_types": ["linear_attention"] * 4},
+            "each 'full_attention' or 'sliding_attention'",
+        ),
+        ("Qwen3", {"layer_types": ["sliding_attention"] * 2}, "all 'full_attention' where the sliding window is off"),
+        ("Mistral", {"sliding_window": 0}, "`sliding_window` must be a positive integer"),
+        ("Qwen2", {**SWITCHED, "max_window_layers": -1}, "`max_window_layers` must be"),
+    ],
+)
+def test_a_wrong_key_of_a_family_is_named(tmp_path, family, overrides, message):
+    with pytest.raises(ModelLoadError, match=message):
+        read_spec(write_config(tmp_path, architecture=f"{family}ForCausalLM", **overrides))
 
 
 def test_json_integers_written_as_floats_are_taken(tmp_path):
@@ -104,7 +186,7 @@ def test_a_foreign_architecture_is_said_before_its_missing_keys(tmp_path):
 
 
 def test_no_other_architecture_is_offered_in_its_place(tmp_path):
-    write_json(tmp_path / "config.json", {"architectures": ["Qwen3ForCausalLM"]})
-    with pytest.raises(ModelLoadError, match="'Qwen3ForCausalLM' is not supported") as raised:
+    write_json(tmp_path / "config.json", {"architectures": ["Qwen4ForCausalLM"]})
+    with pytest.raises(ModelLoadError, match="'Qwen4ForCausalLM' is not supported") as raised:
         read_spec(tmp_path)
     assert "did you mean" not in str(raised.value)

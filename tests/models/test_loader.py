@@ -138,8 +138,7 @@ def test_a_missing_shard_no_weights_and_a_truncated_file_are_refused(tmp_path):
 
 
 def test_biases_that_would_be_ignored_are_refused(tmp_path):
-    """In Llama, `attention_bias` also means a bias on the output projection, which is not computed."""
-    folder = write_tiny_model(tmp_path, attention_bias=True)
+    folder = write_tiny_model(tmp_path, architecture="Qwen2ForCausalLM")
     bias = {f"model.layers.{i}.self_attn.o_proj.bias": "model.norm.weight" for i in range(2)}
     change_weights(folder, lambda w: w.update({name: w[source] for name, source in bias.items()}))
     with pytest.raises(ModelLoadError, match=r"o_proj\.bias"):

@@ -1,0 +1,63 @@
+"""Feed-forward blocks made of experts. Letters: T tokens, E hidden width, F width of an expert, X experts, C chosen."""
+
+import torch
+
+from sglk.backends import moe_ops, reference
+from sglk.layers.mlp import GatedMLP
+from sglk.layers.weights import LayerContext
+
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+"""Usual names of an expert's three weights."""
+
+
+class SparseMLP:
+    """A router and experts: each token visits its `top_k` likeliest ones (Shazeer et al. 2017, arXiv:1701.06538)."""
+
+    def __init__(
+        self,
+        context: LayerContext,
+        name: str,
+        hidden_size: int,
+        *,
+        width: int,
+        experts: int,
+        top_k: int,
+        renormalise: bool,
+        projections: tuple[str, str, str] = PROJECTIONS,
+    ) -> None:
+        self.shape = (experts, width, hidden_size)
+        self.top_k, self.renormalise = top_k, renormalise
+        self.router = context.weight((f"{name}.gate.weight", (experts, hidden_size)))
+        gate, up, down = projections
+        each = [f"{name}.experts.{expert}" for expert in range(experts)]
+        self.gate_up = context.weight(
+            *((f"{one}.{part}.weight", (width, hidden_size)) for one in each for part in (gate, up))
+        )
+        self.down = context.weight(*((f"{one}.{down}.weight", (hidden_size, width)) for one in each))
+        self._linear = context.op(reference.linear, in_features=hidden_size, out_features=experts)
+        self._route = context.op(moe_ops.route, experts=experts, top_k=top_k, renormalise=renormalise)
+        self._run = context.op(moe_ops.run_experts, experts=experts, top_k=top_k, hidden=hidden_size, width=width)
+
+    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
+        """Return the block's contribution y_TE."""
+        experts, width, hidden_size = self.shape
+        logits_TX = self._linear(x_TE, self.router.tensor, None)
+        weights_TC, ids_TC = self._route(logits_TX, self.top_k, self.renormalise)
+        gate_up_X2FE = self.gate_up.tensor.view(experts, 2 * width, hidden_size)
+        return self._run(x_TE, gate_up_X2FE, self.down.tensor.view(experts, hidden_size, width), weights_TC, ids_TC)
+
+
+class SharedExpertMLP:
+    """Experts that tokens choose, and one that all visit, as much as a gate says (Qwen2-MoE, arXiv:2407.10671)."""
+
+    def __init__(self, context: LayerContext, name: str, hidden_size: int, width: int, chosen: SparseMLP) -> None:
+        self.chosen = chosen
+        self.shared = GatedMLP(context, f"{name}.shared_expert", hidden_size, width)
+        self.gate = context.weight((f"{name}.shared_expert_gate.weight", (1, hidden_size)))
+        self._linear = context.op(reference.linear, in_features=hidden_size, out_features=1)
+        self._add_gated = context.op(moe_ops.add_gated, size=hidden_size)
+
+    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
+        """Return the block's contribution y_TE."""
+        gate_T1 = self._linear(x_TE, self.gate.tensor, None)
+        return self._add_gated(self.chosen(x_TE), gate_T1, self.shared(x_TE))
