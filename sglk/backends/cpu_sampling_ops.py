@@ -1,5 +1,6 @@
 """The ops that choose tokens, on the cpu: no sorting of the whole vocabulary where the likeliest ids suffice."""
 
+import numpy as np
 import torch
 
 from sglk.backends import sampling_ops
@@ -13,6 +14,9 @@ def register_cpu_sampling_ops(ops: OpRegistry, provider: str) -> None:
     """Offer every sampling op."""
     ops.register(sampling_ops.greedy, provider, sampling_ops.greedy.reference)
     ops.register(sampling_ops.sample, provider, sample)
+    ops.register(sampling_ops.adjust_logits, provider, sampling_ops.adjust_logits.reference)
+    ops.register(sampling_ops.mask_logits, provider, mask_logits)
+    ops.register(sampling_ops.token_logprobs, provider, sampling_ops.token_logprobs.reference)
 
 
 def sample(
@@ -20,6 +24,7 @@ def sample(
     temperature_B: torch.Tensor,
     top_k_B: torch.Tensor,
     top_p_B: torch.Tensor,
+    min_p_B: torch.Tensor,
     uniform_B: torch.Tensor,
 ) -> torch.Tensor:
     """Rank only rows that top_k or top_p cut, and of these sort only such as reach beyond the likeliest ids."""
@@ -28,7 +33,17 @@ def sample(
     cut_B = ((top_k_B > 0) & (top_k_B < vocabulary)) | (top_p_B < 1.0)
     for row in cut_B.nonzero().flatten().tolist():
         probs_BV[row] = _kept(probs_BV[row : row + 1], top_k_B[row : row + 1], top_p_B[row : row + 1])[0]
+    if bool((min_p_B > 0).any()):
+        probs_BV = sampling_ops.drop_unlikely(probs_BV, min_p_B)
     return sampling_ops.draw(probs_BV, uniform_B)
+
+
+def mask_logits(logits_BV: torch.Tensor, rows_M: torch.Tensor, words_MW: torch.Tensor) -> None:
+    """Unpack the bits with numpy, which is far faster at it."""
+    bits_MV = np.unpackbits(words_MW.numpy().view(np.uint8), axis=1, count=logits_BV.shape[1], bitorder="little")
+    forbidden_MV = torch.from_numpy(bits_MV == 0)
+    for row, forbidden_V in zip(rows_M.tolist(), forbidden_MV, strict=True):
+        logits_BV[row].masked_fill_(forbidden_V, -torch.inf)
 
 
 def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:

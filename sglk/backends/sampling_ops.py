@@ -1,6 +1,6 @@
 """The ops that choose tokens, in plain torch: the definition of correct.
 
-Letters: B rows, V vocabulary, C likeliest ids.
+Letters: B rows, V vocabulary, C likeliest ids, N single logits, M rows with a mask, W words of a mask.
 """
 
 import torch
@@ -21,17 +21,56 @@ def sample(
     temperature_B: torch.Tensor,
     top_k_B: torch.Tensor,
     top_p_B: torch.Tensor,
+    min_p_B: torch.Tensor,
     uniform_B: torch.Tensor,
 ) -> torch.Tensor:
     """Draw one id per row by inverting the distribution function, in order of id, at `uniform_B` in [0, 1).
 
     The distribution is softmax(logits / temperature) cut to the `top_k` likeliest ids (0 = all), renormalised, then
-    cut to the smallest set of likeliest ids that holds `top_p` of it (Holtzman et al. 2020, arXiv:1904.09751).
+    cut to the smallest set of likeliest ids that holds `top_p` of it (Holtzman et al. 2020, arXiv:1904.09751), then
+    rid of ids below `min_p` of the likeliest one (Nguyen et al. 2024, arXiv:2407.01082).
     Temperatures are above 0; each row's draw is a function of that row alone.
     """
     probs_BV = scaled_probs(logits_BV, temperature_B)
     ordered_BV, ids_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
-    return draw(keep_likeliest(probs_BV, ordered_BV, ids_BV, top_k_B, top_p_B), uniform_B)
+    kept_BV = keep_likeliest(probs_BV, ordered_BV, ids_BV, top_k_B, top_p_B)
+    return draw(drop_unlikely(kept_BV, min_p_B), uniform_B)
+
+
+@define_op
+def adjust_logits(
+    logits_BV: torch.Tensor, rows_N: torch.Tensor, ids_N: torch.Tensor, factors_N: torch.Tensor, offsets_N: torch.Tensor
+) -> None:
+    """Shrink single logits by a factor and add an offset, in place; no pair of row and id comes twice.
+
+    A positive logit is divided by its factor, a negative one multiplied (Keskar et al. 2019, arXiv:1909.05858).
+    """
+    chosen_N = logits_BV[rows_N, ids_N].float()
+    shrunk_N = torch.where(chosen_N > 0, chosen_N / factors_N, chosen_N * factors_N) + offsets_N
+    # A tiny factor must not make an infinity of a number.
+    logits_BV[rows_N, ids_N] = shrunk_N.clamp(max=torch.finfo(logits_BV.dtype).max).to(logits_BV.dtype)
+
+
+@define_op
+def mask_logits(logits_BV: torch.Tensor, rows_M: torch.Tensor, words_MW: torch.Tensor) -> None:
+    """Set the logits of `rows_M` to -inf, in place, except where a bit of the row's mask is set.
+
+    A mask is 32 bits a word, the lowest bit of the first word for id 0.
+    """
+    bits_32 = torch.arange(32, device=words_MW.device, dtype=torch.int32)
+    allowed_MV = (words_MW.unsqueeze(-1) >> bits_32 & 1).flatten(1)[:, : logits_BV.shape[1]].bool()
+    logits_BV[rows_M] = logits_BV[rows_M].masked_fill(~allowed_MV, -torch.inf)
+
+
+@define_op
+def token_logprobs(
+    logits_BV: torch.Tensor, ids_B: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log softmax(logits) in fp32 at `ids_B`, and its `count` highest values of each row with their ids."""
+    logits_BV = logits_BV.float()
+    normaliser_B1 = logits_BV.logsumexp(-1, keepdim=True)
+    top_BC, top_ids_BC = logits_BV.topk(count, dim=-1)
+    return (logits_BV.gather(1, ids_B.unsqueeze(1)) - normaliser_B1).squeeze(1), top_BC - normaliser_B1, top_ids_BC
 
 
 def scaled_probs(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> torch.Tensor:
@@ -56,6 +95,11 @@ def keep_likeliest(
     # always: the sum before it is 0 and top_p is above 0.
     dropped_BC = (before_BC >= total_B1 * top_p_B.unsqueeze(1)) & (top_p_B < 1.0).unsqueeze(1)
     return torch.zeros_like(probs_BV).scatter_(1, ids_BC, ordered_BC.masked_fill(dropped_BC, 0.0))
+
+
+def drop_unlikely(probs_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
+    """Return `probs_BV` with 0 for ids whose probability is below `min_p` of the row's highest."""
+    return probs_BV.masked_fill(probs_BV < probs_BV.amax(-1, keepdim=True) * min_p_B.unsqueeze(1), 0.0)
 
 
 def draw(probs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:

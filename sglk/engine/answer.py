@@ -1,9 +1,10 @@
 """One answer on its way out: tokens become text, stop strings end it, messages go to the caller."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sglk.engine.detokenizer import Decoder, Detokenizer
-from sglk.engine.messages import Finish, GenerateRequest, Output
+from sglk.engine.messages import Finish, GenerateRequest, Output, TokenLogprob
 from sglk.engine.request import Request
 from sglk.engine.stop import StopStrings
 
@@ -23,6 +24,8 @@ class Answer:
         self._prompt_tokens = len(request.prompt_ids)
         self._cached_tokens = 0
         self._completion_tokens = 0
+        self._min_new_tokens = request.sampling.min_new_tokens
+        self._wants_prompt_logprobs = request.sampling.prompt_logprobs_start is not None
 
     def begin(self, now_s: float) -> None:
         """Take note of the first step; later calls (more chunks, another admission) change nothing."""
@@ -31,17 +34,31 @@ class Answer:
 
     def advance(self, request: Request) -> Output:
         """Turn the last token of `request` into a message; a stop string may finish it before its tokens do."""
-        token, finish = request.tokens[-1], request.finish
-        self._completion_tokens += 1
         self._cached_tokens = request.cached_tokens
-        text = ""
-        if not (finish and finish.reason == "stop"):
-            text = self._stops.push(self._detokenizer.push(token))
-        return self._message((token,), text, finish)
+        prompt_logprobs = self._take_prompt_logprobs(request)
+        if request.sampling.max_new_tokens == 0:
+            return replace(self._message((), "", Finish("length")), prompt_logprobs=prompt_logprobs)
+        self._completion_tokens += 1
+        output = self._message((request.tokens[-1],), self._new_text(request), request.finish)
+        if request.logprob is None:
+            return output
+        return replace(output, logprobs=(request.logprob,), prompt_logprobs=prompt_logprobs)
 
     def close(self, finish: Finish) -> Output:
         """End the answer where it is."""
         return self._message((), "", finish)
+
+    def _new_text(self, request: Request) -> str:
+        if request.finish and request.finish.reason == "stop":
+            return ""
+        text = self._detokenizer.push(request.tokens[-1])
+        return text if self._completion_tokens <= self._min_new_tokens else self._stops.push(text)
+
+    def _take_prompt_logprobs(self, request: Request) -> tuple[TokenLogprob | None, ...] | None:
+        if not self._wants_prompt_logprobs:
+            return None
+        self._wants_prompt_logprobs = False
+        return (None, *request.prompt_logprobs)
 
     def _message(self, token_ids: tuple[int, ...], text: str, finish: Finish | None) -> Output:
         if finish and self._stops.matched is None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.messages import SamplingParams
+from sglk.engine.logits import LogitRules
+from sglk.engine.messages import SamplingParams, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -26,6 +27,17 @@ class BatchRow:
     """Tokens generated before this step; together with `seed` it fixes the random draw."""
     samples: bool
     """Whether the step yields a token for this row; False for all but the last chunk of a prompt."""
+    tokens: Sequence[int] = ()
+    """All tokens of the request so far, for `rules` and `scored` to read; nobody changes them here."""
+    rules: LogitRules | None = None
+    """What the request changes about the model's logits; None = nothing."""
+    scored: range = range(0)
+    """Positions of this step for which the logprob of the prompt token after them is asked for."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether the step has a result for this row."""
+        return self.samples or len(self.scored) > 0
 
 
 @dataclass(slots=True)
@@ -54,8 +66,23 @@ class RowFailure:
     """Whether the device is to blame rather than the row; the engine gives up when that goes on."""
 
 
-RowResult = int | RowFailure
-"""What a row that samples comes to."""
+NOT_FINITE = RowFailure(
+    "the model's logits are not finite; try runtime.dtype=fp32, or another implementation of the ops (backend.fallback)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a row comes to when logprobs are asked for."""
+
+    token: TokenLogprob | None
+    """The new token; None where the row does not sample."""
+    prompt: tuple[TokenLogprob, ...] = ()
+    """The prompt token after each of the `scored` positions."""
+
+
+RowResult = int | Scored | RowFailure
+"""What a row that reports comes to: a token, with logprobs where they are asked for, or nothing."""
 
 
 class Runner(Protocol):
@@ -91,7 +118,7 @@ class Runner(Protocol):
         """Free the KV pool and make an empty one of `num_pages` pages of `page_size` tokens."""
 
     def run(self, batch: Batch) -> Sequence[RowResult]:
-        """Compute `batch`, write its KV, and return one result per row with `samples`, in row order.
+        """Compute `batch`, write its KV, and return one result per row that `reports`, in row order.
 
         A row that comes to nothing by itself (its logits are not numbers) fails alone. Where that cannot be told, `run`
         raises, and is called again with parts of the batch to find the rows that fail: the same rows give the same.

@@ -14,10 +14,11 @@ from sglk.engine.answer import Answer
 from sglk.engine.batch import Batch, RowFailure, RowResult, Runner
 from sglk.engine.core import Core
 from sglk.engine.failure import describe
+from sglk.engine.grammar import Grammars, Guide
 from sglk.engine.inbox import Inbox
 from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits
-from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
+from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
 from sglk.errors import CapacityError, ConfigError, RequestError
@@ -79,6 +80,9 @@ class Engine:
         self._stopped = False
         self._inbox = Inbox()
         self._thread = threading.Thread(target=self._serve, name="sglk-engine", daemon=True)
+        end_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
+        self._eos_token_ids = frozenset(token for token in end_token_ids if token < runner.vocab_size)
+        self._grammars = Grammars(tokenizer, runner.vocab_size, self._eos_token_ids)
         self._core = self._build(runtime)
 
     @classmethod
@@ -127,10 +131,20 @@ class Engine:
         """Start the engine's thread."""
         self._thread.start()
 
+    def prepare(self, grammar: Grammar) -> None:
+        """Compile `grammar`, so that `submit` need not; raises RequestError for one that cannot be followed."""
+        self._grammars.guide(grammar)
+
     def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
-        """Check and queue `request`; raises RequestError (400, or 503 when the engine is stopping or dead)."""
+        """Check and queue `request`; raises RequestError (400, or 503 when the engine is stopping or dead).
+
+        A grammar is compiled in the calling thread, unless it was a short while ago.
+        """
         limits = self._core.limits
-        answer = Answer(limits.check(request), on_output, self.tokenizer, self._clock())
+        request = limits.check(request)
+        grammar = request.sampling.grammar
+        guide = None if grammar is None else self._grammars.guide(grammar)
+        answer = Answer(request, on_output, self.tokenizer, self._clock())
         with self._answers_changed:
             if self._closing:
                 raise RequestError("the engine is shutting down", code="engine_stopped", status=503)
@@ -141,7 +155,7 @@ class Engine:
             try:
                 # A dead engine refuses the task; one that dies later cancels it.
                 self._inbox.post(
-                    lambda: self._begin(answer, limits),
+                    lambda: self._begin(answer, limits, guide),
                     lambda reason: self._fail(answer, Finish("error", message=reason)),
                 )
             except RequestError:
@@ -229,7 +243,9 @@ class Engine:
         self._counters.steps += 1
         self._note_first_steps(batch)
         results = run_rows(self._runner, batch)
-        generated = sum(isinstance(result, int) for result in results)
+        generated = sum(
+            row.samples and not isinstance(result, RowFailure) for row, result in zip(batch.rows, results, strict=True)
+        )
         self._counters.generated_tokens += generated
         self._throughput.add(self._clock(), generated)
         for request in scheduler.update(batch, results):
@@ -250,7 +266,7 @@ class Engine:
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {failures[-1].message}")
 
-    def _begin(self, answer: Answer, limits: Limits) -> None:
+    def _begin(self, answer: Answer, limits: Limits, guide: Guide | None) -> None:
         if self._answers.get(answer.request.request_id) is not answer:
             return
         try:
@@ -259,7 +275,7 @@ class Engine:
         except RequestError as error:
             self._fail(answer, Finish("error", message=str(error)))
         else:
-            self._core.scheduler.add(request)
+            self._core.scheduler.add(request, guide)
 
     def _advance(self, request: Request) -> None:
         answer = self._answers[request.request_id]
@@ -321,7 +337,7 @@ class Engine:
             raise
 
     def _build(self, runtime: RuntimeConfig) -> Core:
-        return Core.build(self._runner, runtime, self._runner.eos_token_ids | self.tokenizer.eos_token_ids)
+        return Core.build(self._runner, runtime, self._eos_token_ids)
 
     def _abort_all(self) -> None:
         for request_id in list(self._answers):

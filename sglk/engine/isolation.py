@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_rows(runner: Runner, batch: Batch) -> list[RowResult | None]:
-    """Run `batch` and return one result per row: a token, a failure, or None for a row that does not sample.
+    """Run `batch` and return one result per row, None for a row that reports nothing.
 
     When the runner raises, the halves of the batch are run apart, and so on down to single rows. That is safe because
     a row's KV and token depend on no other row. With one bad row among n it takes about 2 log2(n) more runs, each on
@@ -22,9 +22,9 @@ def run_rows(runner: Runner, batch: Batch) -> list[RowResult | None]:
         logger.exception("a step of %d rows failed", len(batch.rows))
         failure = RowFailure(describe(error), device=not is_out_of_memory(error))
     else:
-        assert len(results) == sum(row.samples for row in batch.rows)
-        sampled = iter(results)
-        return [next(sampled) if row.samples else None for row in batch.rows]
+        assert len(results) == sum(row.reports for row in batch.rows)
+        reported = iter(results)
+        return [next(reported) if row.reports else None for row in batch.rows]
     # Outside the handler, so that the error is gone and with it what the failed step still held on the device.
     if len(batch.rows) == 1:
         return [failure]

@@ -2,12 +2,16 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 
 logger = logging.getLogger(__name__)
+
+MAX_LOGPROBS = 20
+"""Most of the likeliest tokens that are reported beside each token, as in the OpenAI API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,22 @@ class Limits:
 
     def check(self, request: GenerateRequest) -> GenerateRequest:
         """Return `request`, its prompt cut if need be; raises RequestError."""
-        check_sampling(request.sampling)
-        self._check_ids(request.prompt_ids)
+        sampling = request.sampling
+        check_sampling(sampling)
+        self._check_ids("stop_token_ids", sampling.stop_token_ids)
+        self._check_ids("logit_bias", [token for token, _ in sampling.logit_bias])
+        if sampling.logprobs is not None and sampling.logprobs > self.vocab_size:
+            raise _refuse("logprobs", sampling.logprobs, f"0 to {self.vocab_size}, the size of the vocabulary")
+        request = self._fit(request)
+        start, length = sampling.prompt_logprobs_start, len(request.prompt_ids)
+        if start is not None and start >= length:
+            raise _refuse("prompt_logprobs_start", start, f"a position in the prompt, 0 to {length - 1}")
+        return request
+
+    def _fit(self, request: GenerateRequest) -> GenerateRequest:
+        if not request.prompt_ids:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt", code="empty_prompt")
+        self._check_ids("prompt", request.prompt_ids)
         length = len(request.prompt_ids)
         limit = min(self.context_length, self.pool_tokens)
         if length < limit:
@@ -37,14 +55,14 @@ class Limits:
             raise self._too_long(length)
         return self._truncate(request, limit)
 
-    def _check_ids(self, prompt_ids: tuple[int, ...]) -> None:
-        if not prompt_ids:
-            raise RequestError("the prompt is empty; give at least one token", param="prompt", code="empty_prompt")
-        low, high = min(prompt_ids), max(prompt_ids)
+    def _check_ids(self, param: str, ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        low, high = min(ids), max(ids)
         if low < 0 or high >= self.vocab_size:
             wrong = low if low < 0 else high
             message = f"token id {wrong} is outside the vocabulary; use 0 to {self.vocab_size - 1}"
-            raise RequestError(message, param="prompt", code="invalid_token_id")
+            raise RequestError(message, param=param, code="invalid_token_id")
 
     def _too_long(self, length: int) -> RequestError:
         if length >= self.context_length:
@@ -72,16 +90,48 @@ class Limits:
 
 def check_sampling(sampling: SamplingParams) -> None:
     """Raise RequestError, naming the field, unless every field of `sampling` is in its range."""
-    if sampling.max_new_tokens is not None and sampling.max_new_tokens < 1:
-        raise _refuse("max_new_tokens", sampling.max_new_tokens, "at least 1")
+    _check_lengths(sampling)
     if not 0 <= sampling.temperature < math.inf:
         raise _refuse("temperature", sampling.temperature, "0 or more")
     if not 0 < sampling.top_p <= 1:
         raise _refuse("top_p", sampling.top_p, "above 0 and at most 1")
     if sampling.top_k != -1 and sampling.top_k < 1:
         raise _refuse("top_k", sampling.top_k, "-1 (all tokens) or at least 1")
+    if not 0 <= sampling.min_p <= 1:
+        raise _refuse("min_p", sampling.min_p, "0 to 1")
     if "" in sampling.stop:
         raise _refuse("stop", "", "strings of at least one character")
+    _check_penalties(sampling)
+    _check_logprobs(sampling)
+
+
+def _check_lengths(sampling: SamplingParams) -> None:
+    most, least = sampling.max_new_tokens, sampling.min_new_tokens
+    if most is not None and most < 0:
+        raise _refuse("max_new_tokens", most, "0 or more")
+    if least < 0 or (most is not None and least > most):
+        raise _refuse("min_new_tokens", least, "0 or more, up to max_new_tokens")
+
+
+def _check_penalties(sampling: SamplingParams) -> None:
+    for name in ("presence_penalty", "frequency_penalty"):
+        if not -2 <= getattr(sampling, name) <= 2:
+            raise _refuse(name, getattr(sampling, name), "-2 to 2")
+    if not 0 < sampling.repetition_penalty <= 2:
+        raise _refuse("repetition_penalty", sampling.repetition_penalty, "above 0 and at most 2")
+    for token, bias in sampling.logit_bias:
+        if not -100 <= bias <= 100:
+            raise _refuse("logit_bias", {token: bias}, "biases from -100 to 100")
+    if len(dict(sampling.logit_bias)) < len(sampling.logit_bias):
+        raise RequestError("logit_bias names a token twice; give one bias a token", param="logit_bias")
+
+
+def _check_logprobs(sampling: SamplingParams) -> None:
+    count, start = sampling.logprobs, sampling.prompt_logprobs_start
+    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+        raise _refuse("logprobs", count, f"0 to {MAX_LOGPROBS}")
+    if start is not None and (start < 0 or count is None):
+        raise _refuse("prompt_logprobs_start", start, "0 or more, together with logprobs")
 
 
 def _refuse(param: str, given: object, allowed: str) -> RequestError:

@@ -5,24 +5,66 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+GrammarKind = Literal["json_schema", "regex", "choice", "ebnf"]
+
+LOGPROB_FLOOR = -9999.0
+"""Stands for the logarithm of 0, which JSON cannot express."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like."""
+
+    kind: GrammarKind
+    text: str
+    """A JSON schema, a regular expression, a JSON list of strings, or a grammar in GBNF or Lark."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tokens of one request are chosen; defaults are OpenAI's."""
+    """How the tokens of one request are chosen; defaults are OpenAI's.
+
+    Logits pass, in this order: repetition penalty, presence and frequency penalty, bias, end tokens held back by
+    `min_new_tokens`, grammar, temperature, top_k, top_p, min_p. Logprobs are the model's own, before all of these.
+    """
 
     max_new_tokens: int | None = None
-    """Most tokens to generate; None = up to the context length."""
+    """Most tokens to generate; None = up to the context length, 0 = none: the prompt is only computed (and scored)."""
+    min_new_tokens: int = 0
+    """Tokens that end an answer are held back, and stop strings ignored, in the first `min_new_tokens` tokens.
+
+    A grammar that is complete ends the answer even so.
+    """
     temperature: float = 1.0
     """0 (or anything up to 1e-4) = greedy."""
     top_p: float = 1.0
     top_k: int = -1
     """-1 = all tokens."""
+    min_p: float = 0.0
+    """Drops tokens less likely than this share of the likeliest one."""
+    presence_penalty: float = 0.0
+    """Taken off the logits of tokens that the answer has already."""
+    frequency_penalty: float = 0.0
+    """Taken off the logits of the answer's tokens, as often as they occur in it."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or answer (Keskar et al. 2019, CTRL)."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids and what is added to their logits, -100 to 100."""
     seed: int | None = None
     """Makes the request reproducible whatever else is in the batch; None = drawn from `runtime.random_seed`."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    """Go on after the model's end of sequence; without effect where `grammar` says when the answer is complete."""
+    grammar: Grammar | None = None
+    logprobs: int | None = None
+    """Report the logprob of each token, and those of this many likeliest ones beside it; None = nothing."""
+    prompt_logprobs_start: int | None = None
+    """Report the same for the prompt tokens after this position; None = for none of them.
+
+    Their logits are computed for it: the prefix cache serves at most the tokens before this position.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +74,17 @@ class GenerateRequest:
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was where it stands, and which were the likeliest there."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm of its probability, at least LOGPROB_FLOOR."""
+    top: tuple[tuple[int, float], ...] = ()
+    """Likeliest token ids with their logprobs, from the likeliest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +120,10 @@ class Output:
     finish: Finish | None = None
     queue_s: float | None = None
     """Seconds between submission and the first step; None where the engine does not say."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of `token_ids`, where they were asked for."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """For the prompt tokens from `prompt_logprobs_start` on, None for the first; comes once, with the first tokens."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from sglk.cache.table import PageTable
-from sglk.engine.messages import Finish, SamplingParams
+from sglk.engine.batch import Scored
+from sglk.engine.logits import LogitRules
+from sglk.engine.messages import Finish, SamplingParams, TokenLogprob
 from sglk.engine.prefill import Lead
 
 
@@ -21,6 +23,8 @@ class Request:
     stop_ids: frozenset[int]
     """Tokens that end the answer."""
     table: PageTable
+    rules: LogitRules | None = None
+    """What it changes about the model's logits; follows `tokens`."""
     tokens: list[int] = field(init=False)
     """Prompt and answer."""
     computed: int = 0
@@ -34,6 +38,10 @@ class Request:
     peeked: tuple[int, int] = (-1, 0)
     """Version of the prefix cache, and the cached length that it had for the prompt."""
     lead: Lead | None = None
+    logprob: TokenLogprob | None = None
+    """Of the last token, where logprobs are asked for."""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of the prompt tokens after `prompt_logprobs_start`, as far as they are computed."""
     finish: Finish | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +61,32 @@ class Request:
     def pending(self) -> int:
         """Tokens whose KV is still to be computed."""
         return len(self.tokens) - self.computed
+
+    @property
+    def unscored(self) -> range:
+        """Positions whose logits are still needed, for the logprob of the prompt token after each."""
+        start = self.sampling.prompt_logprobs_start
+        if start is None:
+            return range(0)
+        return range(start + len(self.prompt_logprobs), len(self.prompt_ids) - 1)
+
+    @property
+    def reusable(self) -> int:
+        """Leading tokens whose KV may come from the prefix cache: all before the first whose logits are needed."""
+        # Those of the last token are needed always, to sample the next one.
+        return self.unscored.start if self.unscored else len(self.tokens) - 1
+
+    def take(self, result: int | Scored) -> bool:
+        """Take what a step computed; return whether there is a new token."""
+        if isinstance(result, int):
+            self.append(result)
+            return True
+        self.prompt_logprobs += result.prompt
+        if result.token is None:
+            return False
+        self.logprob = result.token
+        self.append(result.token.token_id)
+        return True
 
     def append(self, token: int) -> None:
         """Take a generated token and see whether it ends the request."""

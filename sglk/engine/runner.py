@@ -69,7 +69,7 @@ class ModelRunner:
         self._attention = PagedAttention(self.backend, self.pool, spec.num_attention_heads, dtype, spec.sliding_windows)
 
     def run(self, batch: Batch) -> list[RowResult]:
-        """Compute `batch`, write its KV, and return a token or a failure per row with `samples`, in row order."""
+        """Compute `batch`, write its KV, and return one result per row that reports, in row order."""
         return self.backend.execute_runnable(lambda: self._run(batch))
 
     def peak_memory_bytes(self) -> int:
@@ -84,17 +84,18 @@ class ModelRunner:
         ends_B = np.cumsum(lens_B)
         ids_T = np.fromiter(chain.from_iterable(row.input_ids for row in rows), np.int64, int(ends_B[-1]))
         positions_T = np.arange(len(ids_T)) + np.repeat(starts_B + lens_B - ends_B, lens_B)
-        sampled_B = np.array([row.samples for row in rows], np.bool_)
+        first_B = ends_B - lens_B
+        lines = [end - 1 for row, end in zip(rows, ends_B, strict=True) if row.samples]
+        lines += [first + place - row.start for row, first in zip(rows, first_B, strict=True) for place in row.scored]
         kv_lens_B = starts_B + lens_B
         self._attention.plan(AttentionStep(lens_B, kv_lens_B, [row.pages for row in rows], batch.num_prefills))
         logits_BV = self.model.forward(
             self._to_device(ids_T),
             self._to_device(positions_T),
             self._attention,
-            self._to_device(ends_B[sampled_B] - 1),
+            self._to_device(np.array(lines, np.int64)),
         )
-        sampled = [row for row in rows if row.samples]
-        return self._sampler(logits_BV, sampled) if sampled else []
+        return self._sampler(logits_BV, rows) if lines else []
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)

@@ -1,4 +1,4 @@
-"""Choosing the next token of each row. Letters: B rows, V vocabulary."""
+"""Choosing the next token of each row. Letters: B rows, V vocabulary, N single logits, M rows with a mask."""
 
 from collections.abc import Sequence
 
@@ -8,28 +8,47 @@ import torch
 
 from sglk.backends import sampling_ops
 from sglk.backends.base import DeviceBackend
+from sglk.backends.constraints import Trait
 from sglk.backends.dtypes import dtype_name
-from sglk.engine.batch import BatchRow, RowFailure, RowResult
+from sglk.engine.batch import NOT_FINITE, BatchRow, RowFailure, RowResult
+from sglk.engine.grammar import GrammarError
+from sglk.engine.logits import Edits, LogitChanges
+from sglk.engine.logprobs import Scorer
 
 GREEDY_TEMPERATURE = 1e-4
 """At or below it a row takes its likeliest token."""
 
-NOT_FINITE = RowFailure(
-    "the model's logits are not finite; try runtime.dtype=fp32, or another implementation of the ops (backend.fallback)"
-)
-
 
 class Sampler:
-    """Draws tokens; a row depends on its own logits, seed and place in the answer, never on its neighbours."""
+    """Draws tokens; a row depends on its own logits, tokens, seed and place in the answer, never on its neighbours."""
 
     def __init__(self, backend: DeviceBackend, dtype: torch.dtype, vocab_size: int) -> None:
         self._device = backend.device
         self._vocab_size = vocab_size
-        self._greedy = backend.ops.select(sampling_ops.greedy, vocab_size=vocab_size, dtype=dtype_name(dtype))
-        self._sample = backend.ops.select(sampling_ops.sample, vocab_size=vocab_size, dtype=dtype_name(dtype))
+        traits: dict[str, Trait] = {"vocab_size": vocab_size, "dtype": dtype_name(dtype)}
+        self._greedy = backend.ops.select(sampling_ops.greedy, **traits)
+        self._sample = backend.ops.select(sampling_ops.sample, **traits)
+        self._adjust = backend.ops.select(sampling_ops.adjust_logits, **traits)
+        self._mask = backend.ops.select(sampling_ops.mask_logits, **traits)
+        self._scorer = Scorer(backend, dtype, vocab_size)
 
     def __call__(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[RowResult]:
-        """Return one token per row, or NOT_FINITE where a row's logits are not numbers."""
+        """Return one result per row that reports: a token, its logprobs if asked for, or why there is none.
+
+        `logits_BV` has a line for each row that samples, then one for each position that a row wants scored, both in
+        the order of the rows; it may be overwritten.
+        """
+        drawn = [row for row in rows if row.samples]
+        if all(row.sampling.logprobs is None for row in rows):
+            return self._choose(logits_BV, drawn)
+        # Logprobs are the model's own, so its logits are kept.
+        return self._scorer(logits_BV, rows, self._choose(logits_BV[: len(drawn)].clone(), drawn))
+
+    def _choose(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[RowResult]:
+        """Return a token per row, or NOT_FINITE where a row's logits are not numbers; overwrites `logits_BV`."""
+        if not rows:
+            return []
+        failures = self._change(logits_BV, rows)
         best_B, ids_B = self._greedy(logits_BV)
         finite: list[bool] = best_B.isfinite().tolist()
         results: list[RowResult] = ids_B.tolist()
@@ -38,10 +57,30 @@ class Sampler:
             subset_BV = logits_BV if len(drawn) == len(rows) else logits_BV[drawn]
             for index, token in zip(drawn, self._draw(subset_BV, [rows[index] for index in drawn]), strict=True):
                 results[index] = token
-        for index, good in enumerate(finite):
-            if not good:
-                results[index] = NOT_FINITE
-        return results
+        failures |= {index: NOT_FINITE for index, good in enumerate(finite) if not good and index not in failures}
+        return [failures.get(index, result) for index, result in enumerate(results)] if failures else results
+
+    def _change(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> dict[int, RowFailure]:
+        """Apply what requests change about their logits; return the rows whose grammar cannot be followed."""
+        changes, failures = LogitChanges(), {}
+        for index, row in enumerate(rows):
+            if row.rules is None:
+                continue
+            try:
+                row.rules.collect(index, row.tokens, changes)
+            except GrammarError as error:
+                failures[index] = RowFailure(f"the answer cannot follow its grammar: {error}")
+        for edits in (changes.penalties, changes.biases, changes.ends):
+            self._edit(logits_BV, edits)
+        if changes.masks:
+            self._mask(logits_BV, self._array(np.array(changes.masked_rows)), self._array(np.stack(changes.masks)))
+        return failures
+
+    def _edit(self, logits_BV: torch.Tensor, edits: Edits) -> None:
+        if edits.rows:
+            columns = (edits.rows, edits.ids, edits.factors, edits.offsets)
+            rows_N, ids_N, factors_N, offsets_N = (self._array(np.concatenate(column)) for column in columns)
+            self._adjust(logits_BV, rows_N, ids_N, factors_N, offsets_N)
 
     def _draw(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[int]:
         params = [row.sampling for row in rows]
@@ -51,15 +90,17 @@ class Sampler:
             self._tensor([param.temperature for param in params], torch.float32),
             self._tensor(top_k, torch.int64),
             self._tensor([param.top_p for param in params], torch.float32),
-            torch.from_numpy(uniforms([row.seed for row in rows], [row.num_generated for row in rows])).to(
-                self._device
-            ),
+            self._tensor([param.min_p for param in params], torch.float32),
+            self._array(uniforms([row.seed for row in rows], [row.num_generated for row in rows])),
         )
         tokens: list[int] = tokens_B.tolist()
         return tokens
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
+
+    def _array(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
 
 
 def draws(row: BatchRow) -> bool:

@@ -12,6 +12,8 @@ from sglk.cache.table import PageTable
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.admission import NewTokenRatio
 from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
+from sglk.engine.grammar import Guide
+from sglk.engine.logits import logit_rules
 from sglk.engine.messages import Finish, GenerateRequest
 from sglk.engine.policy import find_policy
 from sglk.engine.prefill import Lead, PrefillStep
@@ -24,6 +26,9 @@ LEAD_TOKENS = 64
 
 MAX_PASSED_OVER = 32
 """Waiting requests that a step passes over for that reason before it stops looking for others."""
+
+MAX_SCORED_TOKENS = 512
+"""Prompt tokens that a request computes in a step while their logprobs are asked for: each takes a row of logits."""
 
 
 class Scheduler:
@@ -98,22 +103,28 @@ class Scheduler:
             return self._prefilling
         return self._decoding.get(request_id) or self._waiting.get(request_id)
 
-    def add(self, request: GenerateRequest) -> Request:
-        """Queue a request; its prompt has at least 1 and at most `max_request_tokens - 1` tokens."""
+    def add(self, request: GenerateRequest, guide: Guide | None = None) -> Request:
+        """Queue a request; its prompt has at least 1 and at most `max_request_tokens - 1` tokens.
+
+        `guide` leads through `sampling.grammar`.
+        """
         room = self.max_request_tokens - len(request.prompt_ids)
         assert request.prompt_ids
         assert room > 0
         if not self.has_work:
             self._ratio.reset()
         sampling = request.sampling
+        ends = frozenset() if sampling.ignore_eos and guide is None else self._eos_token_ids
+        stop_ids = ends | frozenset(sampling.stop_token_ids)
         live = Request(
             request_id=request.request_id,
             prompt_ids=request.prompt_ids,
             sampling=sampling,
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
             max_new_tokens=room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room),
-            stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_token_ids),
+            stop_ids=stop_ids,
             table=PageTable(self.pool, self.cache),
+            rules=logit_rules(sampling, len(request.prompt_ids), stop_ids, guide),
             queued_at=self._pass,
         )
         self._waiting[live.request_id] = live
@@ -132,7 +143,7 @@ class Scheduler:
         return Batch(prefills + decodes, len(prefills))
 
     def update(self, batch: Batch, results: Sequence[RowResult | None]) -> list[Request]:
-        """Take one result per row of `batch`, None for a row that does not sample.
+        """Take one result per row of `batch`, None for a row that reports nothing.
 
         Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
@@ -145,11 +156,10 @@ class Scheduler:
                 self._fail(request, result)
             else:
                 request.computed = row.start + len(row.input_ids)
-                if result is None:
+                if result is None or not request.take(result):
                     continue
                 if index < batch.num_prefills:
                     request.table.share(tuple(request.tokens[: request.computed]))
-                request.append(result)
                 if request.finish:
                     self.remove(request.request_id)
             advanced.append(request)
@@ -177,7 +187,7 @@ class Scheduler:
         step = PrefillStep.beside(decodes, self._chunk_size, self._max_prefill_tokens, self.pool.page_size)
         if self._prefilling is not None:
             request = self._prefilling
-            step.add(self._prefill_row(request, step.size(request.pending)), request.lead)
+            step.add(self._prefill_row(request, step.size(_at_once(request, request.computed))), request.lead)
         if self._waiting and self.num_running < self._max_running:
             self._admit(step)
         return step.rows
@@ -192,15 +202,14 @@ class Scheduler:
         for request in self._order(self._waiting.values(), self.cache, self._pass):
             if self.num_running == self._max_running or passed_over == MAX_PASSED_OVER:
                 break
-            # The last token is never matched: its logits are needed to sample the next one.
-            cached = request.table.open(tuple(request.tokens[:-1]))
+            cached = request.table.open(tuple(request.tokens[: request.reusable]))
             lead = self._lead(request, cached)
             if lead in step.leads:
                 request.table.close()
                 passed_over += 1
                 continue
             expected += growth(request)
-            size = step.size(len(request.tokens) - cached)
+            size = step.size(_at_once(request, cached))
             if size == 0 or not self._start(request, cached, size, expected):
                 request.table.close()
                 break
@@ -213,7 +222,7 @@ class Scheduler:
     def _lead(self, request: Request, cached: int) -> Lead | None:
         """Return the beginning, cached and then LEAD_TOKENS more, that later requests may share with this one."""
         end = self.pool.pages_for(cached + LEAD_TOKENS) * self.pool.page_size
-        too_short = end >= len(request.tokens) or end < self._radix_min_len
+        too_short = end > request.reusable or end < self._radix_min_len
         return None if too_short or not self.cache.enabled else tuple(request.tokens[:end])
 
     def _start(self, request: Request, cached: int, size: int, expected: float) -> bool:
@@ -263,6 +272,9 @@ class Scheduler:
             seed=request.seed,
             num_generated=request.num_generated,
             samples=last,
+            tokens=request.tokens,
+            rules=request.rules,
+            scored=range(request.unscored.start, min(end, request.unscored.stop)),
         )
 
     def _decode_rows(self) -> list[BatchRow]:
@@ -284,6 +296,8 @@ class Scheduler:
             seed=request.seed,
             num_generated=len(tokens) - len(request.prompt_ids),
             samples=True,
+            tokens=tokens,
+            rules=request.rules,
         )
 
     def _grow(self, growing: list[Request]) -> None:
@@ -313,6 +327,12 @@ class Scheduler:
         self._waiting[request.request_id] = request
         self._waiting.move_to_end(request.request_id, last=False)
         self.retractions += 1
+
+
+def _at_once(request: Request, computed: int) -> int:
+    """Return how many of a request's tokens after the first `computed` may be computed in one step."""
+    pending = len(request.tokens) - computed
+    return min(pending, MAX_SCORED_TOKENS) if request.unscored else pending
 
 
 def _chunk_size(runtime: RuntimeConfig) -> int:

@@ -1,4 +1,4 @@
-"""The sampling ops of the cpu backend against their reference."""
+"""The sampling ops of the cpu backend against their reference, and the reference against its definition."""
 
 import pytest
 import torch
@@ -18,6 +18,49 @@ def test_sampling(vocabulary: int, spread: float) -> None:
     top_k[1::8] = 3000
     top_p = torch.rand(rows, generator=rng) + 0.01
     top_p[::3] = 1.0
+    min_p = torch.rand(rows, generator=rng)
+    min_p[::2] = 0.0
     uniform = torch.rand(rows, generator=rng)
-    args = (temperature, top_k, top_p.clamp(max=1.0), uniform)
+    args = (temperature, top_k, top_p.clamp(max=1.0), min_p, uniform)
     assert torch.equal(cpu_sampling_ops.sample(logits, *args), sampling_ops.sample.reference(logits, *args))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [32, 300, 320, 5001])
+def test_masks(vocabulary: int, dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, vocabulary, generator=rng).to(dtype)
+    words = torch.randint(-(2**31), 2**31, (2, -(-vocabulary // 32)), generator=rng).to(torch.int32)
+    rows = torch.tensor([2, 0])
+    masked, expected = logits.clone(), logits.clone()
+    cpu_sampling_ops.mask_logits(masked, rows, words)
+    sampling_ops.mask_logits.reference(expected, rows, words)
+    assert torch.equal(masked, expected)
+    assert torch.equal(masked[[1, 3]], logits[[1, 3]])
+    for row, mask in zip(rows.tolist(), words.tolist(), strict=True):
+        allowed = [bool(mask[token // 32] >> (token % 32) & 1) for token in range(vocabulary)]
+        assert masked[row].isfinite().tolist() == allowed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_single_logits_are_shrunk_and_shifted(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[2.0, -2.0, 0.5, 7.0], [1.0, 2.0, 3.0, -torch.inf]], dtype=dtype)
+    rows, ids = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 1, 3])
+    factors, offsets = torch.tensor([2.0, 2.0, 1e-6, 1.0, 2.0]), torch.tensor([0.5, 0.0, 0.0, -torch.inf, 1.0])
+    sampling_ops.adjust_logits.reference(logits, rows, ids, factors, offsets)
+    # A factor near 0 makes no infinity in fp16 either.
+    large = torch.tensor(0.5e6).clamp(max=torch.finfo(dtype).max)
+    expected = torch.tensor([[1.5, -4.0, large, 7.0], [1.0, -torch.inf, 3.0, -torch.inf]]).to(dtype)
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_logprobs_are_those_of_the_whole_distribution(dtype: torch.dtype) -> None:
+    logits = (torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
+    ids = torch.tensor([0, 299, 7, 7, 150])
+    chosen, top, top_ids = sampling_ops.token_logprobs.reference(logits, ids, 6)
+    expected = logits.double().log_softmax(-1)
+    torch.testing.assert_close(chosen.double(), expected[range(5), ids], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(top.double(), expected.topk(6).values, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(expected.gather(1, top_ids), top.double(), atol=1e-5, rtol=1e-5)
+    assert sampling_ops.token_logprobs.reference(logits, ids, 0)[1].shape == (5, 0)
