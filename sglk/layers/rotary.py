@@ -16,23 +16,55 @@ class RotaryEmbedding:
         frequencies_R, self.amplitude = scaled_frequencies(head_dim, theta, scaling)
         self.frequencies_R = frequencies_R.to(device)
         self.dtype = dtype
+        self._dynamic: DynamicFrequencies | None = None
+        if scaling is not None and scaling["rope_type"] == "dynamic":
+            self._dynamic = DynamicFrequencies(head_dim, theta, scaling, device)
 
     def __call__(self, positions_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos_TD and sin_TD, each angle twice, for the half-split order of GPT-NeoX."""
-        angles_TR = positions_T.float().unsqueeze(1) * self.frequencies_R
+        frequencies = self.frequencies_R if self._dynamic is None else self._dynamic(positions_T)
+        angles_TR = positions_T.float().unsqueeze(1) * frequencies
         angles_TD = torch.cat((angles_TR, angles_TR), dim=-1)
         cos_TD, sin_TD = angles_TD.cos() * self.amplitude, angles_TD.sin() * self.amplitude
         return cos_TD.to(self.dtype), sin_TD.to(self.dtype)
 
 
+class DynamicFrequencies:
+    """Frequencies that slow down once a text outgrows the trained length (NTK-aware scaling, u/emozilla 2023).
+
+    They depend on the length of the text at the moment a token is computed. Here that length is the token's own
+    position + 1, whatever is computed beside it, so that keys in the cache fit every text that begins alike. Within
+    the trained length, and for tokens generated one by one beyond it, this is what transformers computes; of a prompt
+    beyond it transformers turns all tokens by the length of the whole prompt.
+    """
+
+    def __init__(self, head_dim: int, theta: float, scaling: Mapping[str, Any], device: torch.device) -> None:
+        self.theta, self.factor = theta, float(scaling["factor"])
+        self.trained_length = int(scaling["original_max_position_embeddings"])
+        self.growth = head_dim / (head_dim - 2)
+        self.exponents_R = pair_exponents(head_dim).to(device)
+
+    def __call__(self, positions_T: torch.Tensor) -> torch.Tensor:
+        """Return the frequencies of each token, frequencies_TR."""
+        lengths_T = (positions_T + 1).clamp(min=self.trained_length)
+        stretch_T = self.factor * lengths_T / self.trained_length - (self.factor - 1)
+        thetas_T = self.theta * stretch_T**self.growth
+        return 1.0 / thetas_T.unsqueeze(1) ** self.exponents_R
+
+
+def pair_exponents(head_dim: int) -> torch.Tensor:
+    """Return 0, 2/D, 4/D, ...: a pair turns by theta to the power of minus its exponent at each position."""
+    return torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+
+
 def scaled_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> tuple[torch.Tensor, float]:
     """Return the frequency of each pair (radians per position, fp32) and the factor on cosines and sines.
 
-    `scaling` is a normalised `rope_scaling` of config.json: kinds `default`, `linear`, `llama3` and `yarn`.
+    `scaling` is a normalised `rope_scaling` of config.json: kinds `default`, `linear`, `llama3`, `yarn`, and `dynamic`,
+    whose frequencies within the trained length these are.
     """
-    exponents_R = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies_R = 1.0 / theta**exponents_R
-    if scaling is None or scaling["rope_type"] == "default":
+    frequencies_R = 1.0 / theta ** pair_exponents(head_dim)
+    if scaling is None or scaling["rope_type"] in ("default", "dynamic"):
         return frequencies_R, 1.0
     if scaling["rope_type"] == "linear":
         return frequencies_R / scaling["factor"], 1.0

@@ -1,12 +1,16 @@
 """Scaling of rotary positions: one spelling out of the several that configuration files use."""
 
+import logging
 from typing import Any
 
 from sglk.models.fields import Fields
 
+logger = logging.getLogger(__name__)
+
 REQUIRED_KEYS = {
     "default": (),
     "linear": ("factor",),
+    "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
 }
@@ -70,6 +74,14 @@ def _kind(rope: Fields) -> str:
 
 def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, Any]:
     scaling: dict[str, Any] = {"rope_type": kind}
+    if kind == "dynamic":
+        scaling["original_max_position_embeddings"] = trained
+        logger.warning(
+            "%s: dynamic scaling turns each token by its own position beyond %d, so that cached prefixes stay valid; "
+            "for longer prompts transformers gives other tokens, and yarn better ones",
+            rope.origin,
+            trained,
+        )
     if kind in ("llama3", "yarn"):
         scaling["original_max_position_embeddings"] = rope.integer("original_max_position_embeddings", original)
     for key in REQUIRED_KEYS[kind]:

@@ -54,7 +54,7 @@ def tiny_runner(config: dict[str, Any], arrays: Weights | None = None, **runtime
 
 
 def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """Continue each prompt alone with transformers' eager attention, without a cache."""
+    """Continue each prompt alone with transformers' eager attention, recomputing everything for each token."""
     model = transformers_model(config)
     answers = []
     for prompt in prompts:
@@ -65,6 +65,19 @@ def oracle(config: dict[str, Any], prompts: Sequence[Sequence[int]], count: int)
             ids.append(int(logits[0, -1].argmax()))
         answers.append(ids[len(prompt) :])
     return answers
+
+
+def growing_oracle(config: dict[str, Any], prompt: Sequence[int], count: int) -> list[int]:
+    """Continue a prompt with transformers' cache, the prompt too computed token by token."""
+    model, cache = transformers_model(config), transformers.DynamicCache()
+    ids = list(prompt)
+    for done in range(len(prompt) + count - 1):
+        with torch.no_grad():
+            # The cache is the fourth argument; its name changed between versions.
+            logits = model(torch.tensor([[ids[done]]]), None, None, cache, use_cache=True).logits
+        if done >= len(prompt) - 1:
+            ids.append(int(logits[0, -1].argmax()))
+    return ids[len(prompt) :]
 
 
 def transformers_model(config: dict[str, Any]) -> Any:
@@ -131,12 +144,27 @@ class Stepper:
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": tiny_config(),
-    "llama-tied": tiny_config(tie_word_embeddings=True),
+    "llama-tied-yarn": tiny_config(
+        tie_word_embeddings=True, rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    ),
     "llama-one-kv-head": tiny_config(num_key_value_heads=1),
-    "llama-wide-heads": tiny_config(head_dim=32, num_key_value_heads=4),
+    "llama-wide-heads-linear": tiny_config(
+        head_dim=32, num_key_value_heads=4, rope_scaling={"type": "linear", "factor": 2.0}
+    ),
     "qwen2": tiny_config("Qwen2ForCausalLM"),
     "qwen2-tied": tiny_config("Qwen2ForCausalLM", tie_word_embeddings=True, rope_theta=1e6),
-    "llama-biases": tiny_config(attention_bias=True, mlp_bias=True),
+    "llama3-biases": tiny_config(
+        attention_bias=True,
+        mlp_bias=True,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
     "mistral": tiny_config("MistralForCausalLM", sliding_window=24),
     "qwen2-window": tiny_config(
         "Qwen2ForCausalLM", use_sliding_window=True, sliding_window=9, max_window_layers=1, num_hidden_layers=3

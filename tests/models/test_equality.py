@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.models.greedy import ARCHITECTURES, Stepper, oracle, tiny_runner
+from sglk.testing.tiny import tiny_config
+from tests.models.greedy import ARCHITECTURES, Stepper, growing_oracle, oracle, tiny_runner
 
 COUNT = 12
 LENGTHS = (70, 33, 1, 16)
@@ -58,6 +59,17 @@ def test_prefills_and_decodes_share_steps(name: str, page_size: int) -> None:
         running += [request for request in waiting if stepper.answer(request)]
         waiting = [request for request in waiting if not stepper.answer(request)]
     assert [stepper.answer(request) for request in requests] == expected(name)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_dynamic_scaling_gives_the_tokens_of_a_text_that_grows(chunk: int) -> None:
+    config = tiny_config(max_position_embeddings=32, rope_scaling={"type": "dynamic", "factor": 8.0})
+    stepper = Stepper(tiny_runner(config), 16, 10)
+    request = stepper.add(prompts()[0])
+    stepper.prefill(request, chunk)
+    while len(stepper.answer(request)) < COUNT:
+        stepper.step(decodes=[request])
+    assert stepper.answer(request) == growing_oracle(config, prompts()[0], COUNT)
 
 
 def test_a_shared_prefix_is_read_from_the_pages_of_another_request() -> None:

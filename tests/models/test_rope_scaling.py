@@ -17,6 +17,7 @@ SCALINGS = [
     pytest.param(None, 256, id="null"),
     pytest.param({"rope_type": "default"}, 256, id="default"),
     pytest.param({"type": "linear", "factor": 2}, 512, id="linear"),
+    pytest.param({"rope_type": "dynamic", "factor": 2.0}, 512, id="dynamic"),
     pytest.param({"rope_type": "llama3", **LLAMA3}, 256, id="llama3"),
     pytest.param({"type": "yarn", **YARN}, 256, id="yarn"),
     pytest.param({"rope_type": "yarn", "factor": 4.0}, 1024, id="yarn without the original length"),
@@ -52,9 +53,14 @@ def test_angles_equal_those_of_transformers(key, scaling, context):
 @pytest.mark.parametrize(
     ("scaling", "message"),
     [
-        ({"type": "foo"}, r"config.json: rope_scaling: `type` must be one of default, linear, llama3, yarn, not 'foo'"),
+        (
+            {"type": "foo"},
+            r"config.json: rope_scaling: `type` must be one of default, linear, dynamic, llama3, yarn, not 'foo'",
+        ),
         ({"rope_type": "yarn", "type": "linear", "factor": 2.0}, r"`type` must be the same as `rope_type` \('yarn'\)"),
+        ({"type": "longrope", "factor": 2.0}, "`type` must be one of default, .*, not 'longrope'"),
         ({"type": "linear"}, "rope_scaling: `factor` is missing"),
+        ({"type": "dynamic"}, "rope_scaling: `factor` is missing"),
         ({"type": "linear", "factor": "2"}, "`factor` must be a positive number, not '2'"),
         ({"type": "linear", "factor": 0}, "`factor` must be a positive number, not 0"),
         ({"rope_type": "llama3", "factor": 8.0}, "`low_freq_factor` is missing"),
@@ -79,6 +85,12 @@ def test_the_two_places_must_agree():
 def test_theta_may_stand_in_rope_parameters_alone():
     spec = spec_of(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
     assert spec.rope_theta == 5000.0
+
+
+def test_dynamic_scaling_says_where_it_differs(caplog):
+    spec = spec_of(rope_scaling={"type": "dynamic", "factor": 4.0}, max_position_embeddings=64)
+    assert spec.rope_scaling == {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 64}
+    assert "by its own position beyond 64" in caplog.text
 
 
 def test_yarn_without_factor_takes_it_from_the_two_lengths():
