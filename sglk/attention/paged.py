@@ -12,10 +12,13 @@ from sglk.backends import reference
 from sglk.backends.base import DeviceBackend
 from sglk.backends.constraints import Trait
 from sglk.backends.dtypes import dtype_name
+from sglk.backends.kv_values import KVScales
 from sglk.backends.rows import IntArray, PagedRows
 from sglk.cache.kv import KVPool
 
-AttentionOp: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PagedRows, float], torch.Tensor]
+AttentionOp: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, PagedRows, float, KVScales | None], torch.Tensor
+]
 Window: TypeAlias = int | None
 """Tokens that a query sees, itself the last of them; None = all."""
 
@@ -81,17 +84,17 @@ class PagedAttention(AttentionBackend):
 
     def forward(self, layer_id: int, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor) -> torch.Tensor:
         """Store first, so that every token sees itself; then attend."""
-        keys, values = self._pool.keys[layer_id], self._pool.values[layer_id]
-        self._store(k_TKD, v_TKD, keys, values, self._slots_T)
+        keys, values, scales = self._pool.keys[layer_id], self._pool.values[layer_id], self._pool.scales[layer_id]
+        self._store(k_TKD, v_TKD, keys, values, self._slots_T, scales)
         window = self._windows[layer_id]
         rows, prefill, decode = self._rows[window], self._prefill[window], self._decode[window]
         if not len(rows.decode):
-            return prefill(q_THD, keys, values, rows.prefill, self._scale)
+            return prefill(q_THD, keys, values, rows.prefill, self._scale, scales)
         if not len(rows.prefill):
-            return decode(q_THD, keys, values, rows.decode, self._scale)
+            return decode(q_THD, keys, values, rows.decode, self._scale, scales)
         split = self._num_prefill_tokens
-        prefilled_THD = prefill(q_THD[:split], keys, values, rows.prefill, self._scale)
-        decoded_THD = decode(q_THD[split:], keys, values, rows.decode, self._scale)
+        prefilled_THD = prefill(q_THD[:split], keys, values, rows.prefill, self._scale, scales)
+        decoded_THD = decode(q_THD[split:], keys, values, rows.decode, self._scale, scales)
         return torch.cat((prefilled_THD, decoded_THD))
 
     def _paged(self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, window: Window) -> PagedRows:

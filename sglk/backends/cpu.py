@@ -10,6 +10,7 @@ import torch
 
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
 from sglk.backends.cpu_ops import register_cpu_ops
+from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
 from sglk.backends.ops import Fallback, OpRegistry
 from sglk.errors import CapacityError, ConfigError
@@ -23,7 +24,8 @@ class CpuBackend(DeviceBackend):
     name = "cpu"
     capabilities = Capabilities(
         dtypes=frozenset({"fp32", "bf16", "fp16"}),
-        kv_cache_dtypes=frozenset({"fp32", "bf16", "fp16"}),
+        kv_cache_dtypes=frozenset({"fp32", "bf16", "fp16", "int8", "fp8_e4m3", "fp8_e5m2"}),
+        quantization=frozenset({"w8a8", "w8a16", "w4a16", "fp8"}),
         default_dtype="fp32",
         host_memory=True,
     )
@@ -35,6 +37,7 @@ class CpuBackend(DeviceBackend):
         self.num_threads = num_threads or torch.get_num_threads()
         self.ops = OpRegistry(fallback)
         register_cpu_ops(self.ops)
+        register_cpu_quantised_ops(self.ops)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from sglk.backends import reference
 from sglk.backends.cpu_moe_ops import register_cpu_moe_ops
 from sglk.backends.cpu_sampling_ops import register_cpu_sampling_ops
+from sglk.backends.kv_values import KVScales, read_both
 from sglk.backends.ops import OpRegistry
 from sglk.backends.rows import PagedRows
 
@@ -23,7 +24,7 @@ def register_cpu_ops(ops: OpRegistry) -> None:
     ops.register(reference.add_rms_norm, PROVIDER, add_rms_norm)
     ops.register(reference.rope, PROVIDER, rope)
     ops.register(reference.silu_and_mul, PROVIDER, silu_and_mul)
-    ops.register(reference.store_kv, PROVIDER, store_kv)
+    ops.register(reference.store_kv, PROVIDER, reference.store_kv.reference)
     ops.register(reference.attention_prefill, PROVIDER, attention_prefill)
     ops.register(reference.attention_decode, PROVIDER, attention_decode)
     register_cpu_moe_ops(ops, PROVIDER)
@@ -66,26 +67,24 @@ def silu_and_mul(x_T2F: torch.Tensor) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
-def store_kv(
-    k_TKD: torch.Tensor, v_TKD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, slots_T: torch.Tensor
-) -> None:
-    """Scatter rows."""
-    k_pool_SKD.index_copy_(0, slots_T, k_TKD.to(k_pool_SKD.dtype))
-    v_pool_SKD.index_copy_(0, slots_T, v_TKD.to(v_pool_SKD.dtype))
-
-
 def attention_prefill(
-    q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+    q_THD: torch.Tensor,
+    k_pool_SKD: torch.Tensor,
+    v_pool_SKD: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     """Run the fused kernel row by row, without a mask where the row has no prefix and fits the window."""
     out_THD = torch.empty_like(q_THD)
     for row, slots_L in enumerate(rows.row_slots):
         start, end = rows.query_starts[row], rows.query_starts[row + 1]
         whole = end - start == len(slots_L) <= (rows.window or len(slots_L))
+        k_LKD, v_LKD = read_both(k_pool_SKD, v_pool_SKD, slots_L, scales, q_THD.dtype)
         attended_HQD = F.scaled_dot_product_attention(
             q_THD[start:end].transpose(0, 1).unsqueeze(0),
-            k_pool_SKD.index_select(0, slots_L).to(q_THD.dtype).transpose(0, 1).unsqueeze(0),
-            v_pool_SKD.index_select(0, slots_L).to(q_THD.dtype).transpose(0, 1).unsqueeze(0),
+            k_LKD.transpose(0, 1).unsqueeze(0),
+            v_LKD.transpose(0, 1).unsqueeze(0),
             attn_mask=None if whole else rows.causal_masks[row],
             is_causal=whole,
             scale=scale,
@@ -96,7 +95,12 @@ def attention_prefill(
 
 
 def attention_decode(
-    q_BHD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+    q_BHD: torch.Tensor,
+    k_pool_SKD: torch.Tensor,
+    v_pool_SKD: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     """Gather all rows, padded to the longest, and run the fused kernel once.
 
@@ -104,13 +108,11 @@ def attention_decode(
     """
     batch, heads, width = q_BHD.shape
     kv_heads = k_pool_SKD.shape[1]
-    slots = rows.slots_device_BL.view(-1)
-    k_BLKD = k_pool_SKD.index_select(0, slots).to(q_BHD.dtype).view(batch, -1, kv_heads, width)
-    v_BLKD = v_pool_SKD.index_select(0, slots).to(q_BHD.dtype).view(batch, -1, kv_heads, width)
+    k_NKD, v_NKD = read_both(k_pool_SKD, v_pool_SKD, rows.slots_device_BL.view(-1), scales, q_BHD.dtype)
     out_BKGD = F.scaled_dot_product_attention(
         q_BHD.reshape(batch, kv_heads, heads // kv_heads, width),
-        k_BLKD.transpose(1, 2),
-        v_BLKD.transpose(1, 2),
+        k_NKD.view(batch, -1, kv_heads, width).transpose(1, 2),
+        v_NKD.view(batch, -1, kv_heads, width).transpose(1, 2),
         attn_mask=rows.padding_bias_BL.to(q_BHD.dtype)[:, None, None],
         scale=scale,
     )

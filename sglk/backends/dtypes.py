@@ -9,6 +9,9 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "int8": torch.int8,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
 }
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -27,19 +30,26 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
-def compute_dtype(requested: str, capabilities: Capabilities) -> torch.dtype:
-    """Return the dtype that `runtime.dtype=requested` means on a device; raises ConfigError where it has none such."""
+def compute_dtype(requested: str, capabilities: Capabilities, where: str = "this backend") -> torch.dtype:
+    """Return the dtype that `runtime.dtype=requested` means on a device.
+
+    Raises ConfigError where the device has none such; `where` names the device in it.
+    """
     name = capabilities.default_dtype if requested == "auto" else requested
-    return _declared("runtime.dtype", name, capabilities.dtypes)
+    return _declared("runtime.dtype", name, capabilities.dtypes, where)
 
 
-def kv_cache_dtype(requested: str, compute: torch.dtype, capabilities: Capabilities) -> torch.dtype:
+def kv_cache_dtype(
+    requested: str, compute: torch.dtype, capabilities: Capabilities, where: str = "this backend"
+) -> torch.dtype:
     """Return the dtype that `runtime.kv_cache_dtype=requested` means beside `compute`; ConfigError as above."""
     name = dtype_name(compute) if requested == "auto" else requested
-    return _declared("runtime.kv_cache_dtype", name, capabilities.kv_cache_dtypes)
+    return _declared("runtime.kv_cache_dtype", name, capabilities.kv_cache_dtypes, where)
 
 
-def _declared(key: str, name: str, declared: frozenset[str]) -> torch.dtype:
+def _declared(key: str, name: str, declared: frozenset[str], where: str) -> torch.dtype:
     if name not in declared:
-        raise ConfigError(f"{key}={name!r} is not supported by this backend; choose auto or one of {sorted(declared)}")
+        raise ConfigError(
+            f"{key}={name} is not supported by {where}; choose auto or one of {', '.join(sorted(declared))}"
+        )
     return torch_dtype(name)

@@ -43,6 +43,18 @@ def known_ops() -> list[str]:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How an implementation lays out a weight for itself, once when it is loaded.
+
+    `unpack` gives back what `pack` was given, so that another implementation can take over. What `pack` returns has
+    `nbytes`, the memory that it holds.
+    """
+
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
 class Implementation(Generic[P, R]):
     """One provider's function for an op, with the demands that it makes."""
 
@@ -50,6 +62,7 @@ class Implementation(Generic[P, R]):
     provider: str
     function: Callable[P, R]
     constraints: tuple[Constraint, ...] = ()
+    packing: Packing | None = None
 
     def unmet(self, traits: Traits) -> str | None:
         """Return the first demand that `traits` does not meet, or None."""
@@ -71,20 +84,23 @@ class Choice:
 class BoundOp(Generic[P, R]):
     """A callable handle to the chosen implementation; layers keep it, the registry may point it elsewhere."""
 
-    __slots__ = ("_function", "choice")
+    __slots__ = ("_function", "choice", "packing")
 
-    def __init__(self, function: Callable[P, R], choice: Choice) -> None:
+    def __init__(self, function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
         self._function = function
         self.choice = choice
+        self.packing = packing
+        """What must be done to the weight before a call; None = it is taken as it is."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the chosen implementation."""
         return self._function(*args, **kwargs)
 
-    def switch(self, function: Callable[P, R], choice: Choice) -> None:
+    def switch(self, function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
         """Run `function` from the next call on, for every layer that holds this handle."""
         self._function = function
         self.choice = choice
+        self.packing = packing
 
 
 class OpRegistry:
@@ -102,10 +118,17 @@ class OpRegistry:
         self._bound: dict[tuple[str, tuple[tuple[str, Trait], ...]], BoundOp[Any, Any]] = {}
         self._quarantined: dict[tuple[str, str], str] = {}
 
-    def register(self, op: Op[P, R], provider: str, function: Callable[P, R], *constraints: Constraint) -> None:
+    def register(
+        self,
+        op: Op[P, R],
+        provider: str,
+        function: Callable[P, R],
+        *constraints: Constraint,
+        packing: Packing | None = None,
+    ) -> None:
         """Offer `function` of `provider` for `op`; shape classes bound before keep their choice."""
         offered = self._implementations.setdefault(op.name, [])
-        offered.insert(0, Implementation(op.name, provider, function, constraints))
+        offered.insert(0, Implementation(op.name, provider, function, constraints, packing))
 
     def select(self, op: Op[P, R], **traits: Trait) -> BoundOp[P, R]:
         """Return the handle that runs `op` for this shape class; the same class always gets the same handle.
@@ -131,17 +154,20 @@ class OpRegistry:
             bound.switch(*self._choose(op, bound.choice.traits))
         return len(affected)
 
-    def _choose(self, op: Op[P, R], traits: tuple[tuple[str, Trait], ...]) -> tuple[Callable[P, R], Choice]:
+    def _choose(
+        self, op: Op[P, R], traits: tuple[tuple[str, Trait], ...]
+    ) -> tuple[Callable[P, R], Choice, Packing | None]:
         refusals: list[str] = []
         for offer in self._implementations.get(op.name, []):
             refusal = self._quarantined.get((op.name, offer.provider)) or offer.unmet(dict(traits))
             if refusal is None:
                 reason = "; ".join(refusals) or "first choice of the backend"
-                return offer.function, Choice(op.name, traits, offer.provider, reason, fallback=False)
+                choice = Choice(op.name, traits, offer.provider, reason, fallback=False)
+                return offer.function, choice, offer.packing
             refusals.append(f"{offer.provider}: {refusal}")
         reason = "; ".join(refusals) or "no implementation by the backend"
         self._report_fallback(op.name, traits, reason)
-        return op.reference, Choice(op.name, traits, REFERENCE, reason, fallback=True)
+        return op.reference, Choice(op.name, traits, REFERENCE, reason, fallback=True), None
 
     def _report_fallback(self, op: str, traits: tuple[tuple[str, Trait], ...], reason: str) -> None:
         shape = ", ".join(f"{name}={value}" for name, value in traits) or "any shape"

@@ -7,6 +7,7 @@ K key/value heads, N heads of any kind, D head width, S slots of the KV pool.
 import torch
 import torch.nn.functional as F
 
+from sglk.backends.kv_values import KVScales, read_both, write_kv
 from sglk.backends.ops import define_op
 from sglk.backends.rows import PagedRows
 
@@ -61,16 +62,26 @@ def silu_and_mul(x_T2F: torch.Tensor) -> torch.Tensor:
 
 @define_op
 def store_kv(
-    k_TKD: torch.Tensor, v_TKD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, slots_T: torch.Tensor
+    k_TKD: torch.Tensor,
+    v_TKD: torch.Tensor,
+    k_pool_SKD: torch.Tensor,
+    v_pool_SKD: torch.Tensor,
+    slots_T: torch.Tensor,
+    scales: KVScales | None = None,
 ) -> None:
-    """Write keys and values into their slots of the pool, cast to the pool's dtype."""
-    k_pool_SKD[slots_T] = k_TKD.to(k_pool_SKD.dtype)
-    v_pool_SKD[slots_T] = v_TKD.to(v_pool_SKD.dtype)
+    """Write keys and values into their slots of the pool, in the pool's dtype; an int8 pool comes with `scales`."""
+    write_kv(k_TKD, k_pool_SKD, slots_T, scales.keys_SK if scales else None)
+    write_kv(v_TKD, v_pool_SKD, slots_T, scales.values_SK if scales else None)
 
 
 @define_op
 def attention_prefill(
-    q_THD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+    q_THD: torch.Tensor,
+    k_pool_SKD: torch.Tensor,
+    v_pool_SKD: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     """Attend causally, each row's queries to its tokens in the pool: out_THD.
 
@@ -82,8 +93,10 @@ def attention_prefill(
     out_THD = torch.empty_like(q_THD)
     for row in range(len(rows)):
         queries = slice(rows.query_starts[row], rows.query_starts[row + 1])
-        k_HDL = k_pool_SKD[rows.row_slots[row]].float().repeat_interleave(group, dim=1).permute(1, 2, 0)
-        v_HLD = v_pool_SKD[rows.row_slots[row]].float().repeat_interleave(group, dim=1).transpose(0, 1)
+        slots_L = rows.row_slots[row]
+        k_LKD, v_LKD = read_both(k_pool_SKD, v_pool_SKD, slots_L, scales, torch.float32)
+        k_HDL = k_LKD.repeat_interleave(group, dim=1).permute(1, 2, 0)
+        v_HLD = v_LKD.repeat_interleave(group, dim=1).transpose(0, 1)
         scores_HQL = q_THD[queries].float().transpose(0, 1) @ k_HDL * scale
         scores_HQL = scores_HQL.masked_fill(~rows.causal_masks[row], -torch.inf)
         out_THD[queries] = (scores_HQL.softmax(-1) @ v_HLD).transpose(0, 1).to(q_THD.dtype)
@@ -92,7 +105,12 @@ def attention_prefill(
 
 @define_op
 def attention_decode(
-    q_BHD: torch.Tensor, k_pool_SKD: torch.Tensor, v_pool_SKD: torch.Tensor, rows: PagedRows, scale: float
+    q_BHD: torch.Tensor,
+    k_pool_SKD: torch.Tensor,
+    v_pool_SKD: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     """Attend with one query a row, the last of its tokens, to those it sees: out_BHD."""
-    return attention_prefill.reference(q_BHD, k_pool_SKD, v_pool_SKD, rows, scale)
+    return attention_prefill.reference(q_BHD, k_pool_SKD, v_pool_SKD, rows, scale, scales)

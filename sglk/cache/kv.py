@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from sglk.backends.base import DeviceBackend
+from sglk.backends.kv_values import KVScales
+
+SCALE = torch.float32
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,19 @@ class KVLayout:
     dtype: torch.dtype
 
     @property
+    def scaled(self) -> bool:
+        """Whether every token and head has a scale of its own beside its key and its value."""
+        return self.dtype is torch.int8
+
+    @property
     def bytes_per_token(self) -> int:
-        """2 (key and value) x layers x key/value heads x head width x bytes per element."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """2 (key and value) x layers x key/value heads x (head width x bytes per element + scale)."""
+        head = self.head_dim * self.dtype.itemsize + (SCALE.itemsize if self.scaled else 0)
+        return 2 * self.num_layers * self.num_kv_heads * head
 
 
 class KVPool:
-    """Keys and values of `num_pages` pages of `page_size` tokens, one pair of tensors per layer.
+    """Keys and values of `num_pages` pages of `page_size` tokens, one pair of tensors per layer, int8 ones with scales.
 
     Letters: S = num_pages * page_size slots, K key/value heads, D head width. Pages lie one after another, so token
     `offset` of a page is in slot `page * page_size + offset`. The memory is not cleared: a slot that nobody wrote may
@@ -38,6 +47,7 @@ class KVPool:
         shape_SKD = (num_pages * page_size, layout.num_kv_heads, layout.head_dim)
         self.keys = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
         self.values = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
+        self.scales = [self._allocate_scales() for _ in range(layout.num_layers)]
 
     @property
     def num_bytes(self) -> int:
@@ -48,4 +58,14 @@ class KVPool:
         """Give the memory back; the pool must not be used afterwards."""
         for tensor in (*self.keys, *self.values):
             self._backend.free(tensor)
-        self.keys, self.values = [], []
+        for scales in self.scales:
+            if scales is not None:
+                self._backend.free(scales.keys_SK)
+                self._backend.free(scales.values_SK)
+        self.keys, self.values, self.scales = [], [], []
+
+    def _allocate_scales(self) -> KVScales | None:
+        if not self.layout.scaled:
+            return None
+        shape_SK = (self.num_pages * self.page_size, self.layout.num_kv_heads)
+        return KVScales(self._backend.allocate(shape_SK, SCALE), self._backend.allocate(shape_SK, SCALE))

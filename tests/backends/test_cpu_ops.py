@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sglk.backends import cpu_ops, moe_ops, reference, sampling_ops
+from sglk.backends import cpu_ops, moe_ops, quantised_linear, reference, sampling_ops
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import REFERENCE, known_ops
 from sglk.backends.rows import PagedRows
@@ -23,7 +23,7 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
 
 def test_the_backend_runs_every_op_itself() -> None:
     ops = CpuBackend(fallback="forbid").ops
-    defined = vars(reference) | vars(moe_ops) | vars(sampling_ops)
+    defined = vars(reference) | vars(moe_ops) | vars(sampling_ops) | vars(quantised_linear)
     providers = {ops.select(defined[name]).choice.provider for name in known_ops()}
     assert providers == {"cpu"}
     assert REFERENCE not in providers
@@ -53,18 +53,6 @@ def test_rope_and_activation(tokens: int, heads: int, width: int, dtype: torch.d
 def test_embedding() -> None:
     weight, ids = randn(11, 8), torch.tensor([10, 0, 3, 3])
     assert torch.equal(cpu_ops.embedding(ids, weight), reference.embedding.reference(ids, weight))
-
-
-@pytest.mark.parametrize("kv_dtype", DTYPES)
-def test_store_kv_casts_and_leaves_other_slots_alone(kv_dtype: torch.dtype) -> None:
-    k, v = randn(3, 5, 16)[:, :2], randn(3, 2, 16, seed=1)
-    slots = torch.tensor([7, 0, 4])
-    pools = [torch.full((2, 9, 2, 16), 5.0, dtype=kv_dtype) for _ in range(2)]
-    cpu_ops.store_kv(k, v, pools[0][0], pools[0][1], slots)
-    reference.store_kv.reference(k, v, pools[1][0], pools[1][1], slots)
-    assert torch.equal(pools[0], pools[1])
-    assert (pools[0][:, [1, 2, 3, 5, 6, 8]] == 5.0).all()
-    assert torch.equal(pools[0][0, 7], k[0].to(kv_dtype))
 
 
 def paged_rows(

@@ -1,0 +1,36 @@
+"""How the weights of linear layers are quantised: names and numbers, no tensors. Needs no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScheme:
+    """How one linear layer is stored and multiplied."""
+
+    kind: str
+    """`w8a8`, `w8a16`, `w4a16` or `fp8`."""
+    group_size: int = -1
+    """Neighbouring inputs that share a scale; -1 = all inputs."""
+    symmetric: bool = True
+    """Whether 0 is where the format has it, or has a zero point in each group."""
+    order: str = ""
+    """Digest of the order of the stored columns; empty where it is the order of inputs."""
+
+    def width(self, in_features: int) -> int:
+        """Return the inputs that share a scale in a layer of `in_features`."""
+        return in_features if self.group_size == -1 else min(self.group_size, in_features)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Which linear layers of a model are quantised, and how; embeddings, norms and the output head never are."""
+
+    default: LinearScheme | None = None
+    """Scheme of layers that `layers` does not name; None = full precision."""
+    layers: Mapping[str, LinearScheme] = field(default_factory=dict)
+    """By Hugging Face name, such as `model.layers.0.mlp.up_proj`."""
+
+    def of(self, layer: str) -> LinearScheme | None:
+        """Return the scheme of one layer, None for full precision."""
+        return self.layers.get(layer, self.default)
