@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from sglk.config.keys import leaves, lookup
+from sglk.config.quantization import is_declared
 from sglk.config.schema import (
     BenchConfig,
     ChipConfig,
@@ -100,10 +101,8 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
 def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
     if runtime.dtype in DTYPES:
         yield from _one_of("runtime.dtype", runtime.dtype, ("auto", *chip.dtypes), f" on chip {chip.name!r}")
-    yield from _one_of(
-        "runtime.kv_cache_dtype", runtime.kv_cache_dtype, ("auto", *chip.kv_cache_dtypes), f" on chip {chip.name!r}"
-    )
-    if runtime.quantization is not None:
+    yield from _kv_cache_dtype(runtime.kv_cache_dtype, chip)
+    if runtime.quantization is not None and not is_declared(runtime.quantization, chip.quantization):
         allowed = ("null", *chip.quantization)
         yield from _one_of("runtime.quantization", runtime.quantization, allowed, f" on chip {chip.name!r}")
     if chip.page_sizes and runtime.page_size not in chip.page_sizes:
@@ -116,6 +115,15 @@ def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
             f"runtime.chunked_prefill_size={chunk} is not a multiple of runtime.page_size={page};"
             f" write {lower} or {lower + page}"
         )
+
+
+def _kv_cache_dtype(dtype: str, chip: ChipConfig) -> Iterator[str]:
+    allowed = ("auto", *chip.kv_cache_dtypes)
+    if dtype == "fp8" and (formats := [name for name in allowed if name.startswith("fp8_")]):
+        # Engines disagree on which of them `fp8` is, and a profile must mean the same on all.
+        yield f"runtime.kv_cache_dtype=fp8 does not say which format; on chip {chip.name!r} write {' or '.join(formats)}"
+    else:
+        yield from _one_of("runtime.kv_cache_dtype", dtype, allowed, f" on chip {chip.name!r}")
 
 
 def _tensor_parallel(tp: int, model: ModelConfig) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """A model on one device: turns batches into tensors, runs them, and samples. Letters: T tokens, B rows."""
 
-import logging
 from collections.abc import Mapping
 from itertools import chain
 
@@ -11,7 +10,7 @@ import torch
 from sglk.attention.base import AttentionStep
 from sglk.attention.paged import PagedAttention
 from sglk.backends.base import DeviceBackend
-from sglk.backends.dtypes import kv_cache_dtype
+from sglk.backends.dtypes import dtype_name, kv_cache_dtype
 from sglk.cache.kv import KVLayout, KVPool
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch, RowResult
@@ -20,14 +19,11 @@ from sglk.engine.sampler import Sampler
 from sglk.errors import ConfigError
 from sglk.models.causal_lm import CausalLM
 
-logger = logging.getLogger(__name__)
-
 
 class ModelRunner:
     """The engine's `Runner` for a model of our own; `allocate_kv` comes before the first `run`."""
 
     def __init__(self, model: CausalLM, backend: DeviceBackend, runtime: RuntimeConfig) -> None:
-        _check_supported(runtime)
         spec = model.spec
         self.model = model
         self.backend = backend
@@ -35,7 +31,9 @@ class ModelRunner:
         self.context_length = spec.max_position_embeddings
         self.eos_token_ids = spec.eos_token_ids
         self.weights_bytes = model.weights_bytes
+        self.dtype = dtype_name(model.dtype)
         kv_dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, backend.capabilities)
+        self.kv_cache_dtype = dtype_name(kv_dtype)
         self._layout = KVLayout(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, kv_dtype)
         self._sampler = Sampler(backend, model.dtype, spec.vocab_size)
         self.pool: KVPool | None = None
@@ -99,15 +97,3 @@ class ModelRunner:
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)
-
-
-def _check_supported(runtime: RuntimeConfig) -> None:
-    if runtime.quantization is not None:
-        raise ConfigError(
-            f"runtime.quantization={runtime.quantization!r} is not supported by the native engine; "
-            "set it to null, which computes with the weights as the checkpoint stores them"
-        )
-    if runtime.tp_size != 1:
-        raise ConfigError(f"runtime.tp_size={runtime.tp_size} is not supported by the native engine; set it to 1")
-    if runtime.enable_torch_compile:
-        logger.warning("runtime.enable_torch_compile has no effect in the native engine")

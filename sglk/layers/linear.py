@@ -1,25 +1,47 @@
 """Linear projections. Letters: T tokens, E input width, O output width."""
 
 from collections.abc import Mapping
+from itertools import groupby
 
 import torch
 
 from sglk.backends import reference
+from sglk.layers.quantised_linear import QuantisedProduct
 from sglk.layers.weights import LayerContext, Weight
 
 
 class Linear:
-    """y = x W^T + b, for one projection or for several that share their input and run as one product."""
+    """y = x W^T + b, for one projection or for several that share their input and run as one product.
+
+    Neighbouring projections that are quantised in different ways, or in different orders of columns, run apart.
+    """
 
     def __init__(self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool = False) -> None:
         """`outputs` maps the name of each projection, such as `model.layers.0.mlp.up_proj`, to its output width."""
-        parts = ((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
-        self.weight = context.weight(*parts)
+        self.products: list[Product | QuantisedProduct] = []
+        for scheme, parts in groupby(outputs.items(), key=lambda part: context.scheme(part[0])):
+            if scheme is None:
+                self.products.append(Product(context, dict(parts), in_features, bias))
+            else:
+                self.products.append(QuantisedProduct(context, dict(parts), in_features, bias, scheme))
+
+    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
+        """Return y_TO, the outputs of fused projections side by side."""
+        if len(self.products) == 1:
+            return self.products[0](x_TE)
+        return torch.cat([product(x_TE) for product in self.products], dim=-1)
+
+
+class Product:
+    """One product in full precision."""
+
+    def __init__(self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool) -> None:
+        self.weight = context.weight(*((f"{name}.weight", (width, in_features)) for name, width in outputs.items()))
         self.bias: Weight | None = None
         if bias:
             self.bias = context.weight(*((f"{name}.bias", (width,)) for name, width in outputs.items()))
         self._linear = context.op(reference.linear, in_features=in_features, out_features=sum(outputs.values()))
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
-        """Return y_TO, the outputs of fused projections side by side."""
+        """Return y_TO."""
         return self._linear(x_TE, self.weight.tensor, self.bias.tensor if self.bias else None)

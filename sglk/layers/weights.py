@@ -1,6 +1,8 @@
 """Tensors that a model declares when it is built and fills when a checkpoint is read."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -8,8 +10,32 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.constraints import Trait
 from sglk.backends.dtypes import dtype_name
 from sglk.backends.ops import BoundOp, Op, P, R
+from sglk.backends.quantised import QuantisedMatrix, full_precision
+from sglk.backends.schemes import LinearScheme, Quantization
+from sglk.errors import ModelLoadError
 
 Shape = tuple[int, ...]
+Part: TypeAlias = tuple[str, Shape]
+"""Hugging Face name and shape of one tensor of a checkpoint."""
+
+
+class TensorSource(Protocol):
+    """Where a weight reads its parts; its `str` names the files in messages."""
+
+    def get(self, name: str) -> torch.Tensor | QuantisedMatrix:
+        """Return one tensor on the CPU, as it is stored."""
+
+
+class DeclaredWeight(Protocol):
+    """A weight of any kind, as the model that declares it sees it."""
+
+    parts: tuple[Part, ...]
+
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """Return the device memory that it takes in a model that computes in `dtype`, loaded or not."""
+
+    def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
+        """Fill it, one part at a time; raises ModelLoadError where a part has another shape."""
 
 
 class Weight:
@@ -17,9 +43,9 @@ class Weight:
 
     __slots__ = ("parts", "tensor")
 
-    def __init__(self, parts: tuple[tuple[str, Shape], ...]) -> None:
+    def __init__(self, parts: tuple[Part, ...]) -> None:
         self.parts = parts
-        """Hugging Face name and shape of each tensor of the checkpoint that goes in, in order."""
+        """The tensors of the checkpoint that go in, in order."""
         self.tensor: torch.Tensor
         """Absent until the weights are loaded."""
 
@@ -30,6 +56,28 @@ class Weight:
         assert all(shape[1:] == rest for _, shape in self.parts)
         return (sum(shape[0] for _, shape in self.parts), *rest)
 
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """Return the device memory that the tensor takes in `dtype`."""
+        return math.prod(self.shape) * dtype.itemsize
+
+    def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
+        """Fill the tensor, converting to `dtype`; what the checkpoint has quantised is dequantised."""
+        self.tensor = backend.allocate(self.shape, dtype)
+        start = 0
+        for part in self.parts:
+            stored = full_precision(read_part(source, part))
+            backend.copy(stored, self.tensor[start : start + len(stored)])
+            start += len(stored)
+
+
+def read_part(source: TensorSource, part: Part) -> torch.Tensor | QuantisedMatrix:
+    """Return one tensor of the checkpoint; raises ModelLoadError where its shape is not the declared one."""
+    name, shape = part
+    stored = source.get(name)
+    if tuple(stored.shape) != shape:
+        raise ModelLoadError(f"{source}: tensor {name!r} has shape {list(stored.shape)}, expected {list(shape)}")
+    return stored
+
 
 @dataclass(frozen=True)
 class LayerContext:
@@ -37,13 +85,18 @@ class LayerContext:
 
     backend: DeviceBackend
     dtype: torch.dtype
-    weights: list[Weight]
+    weights: list[DeclaredWeight]
+    quantization: Quantization = field(default_factory=Quantization)
 
-    def weight(self, *parts: tuple[str, Shape]) -> Weight:
+    def weight(self, *parts: Part) -> Weight:
         """Declare a weight made of the named tensors."""
         weight = Weight(parts)
         self.weights.append(weight)
         return weight
+
+    def scheme(self, layer: str) -> LinearScheme | None:
+        """Return how the linear layer of this name is quantised, None for full precision."""
+        return self.quantization.of(layer)
 
     def op(self, op: Op[P, R], **traits: Trait) -> BoundOp[P, R]:
         """Choose the implementation of `op` for this shape class and the compute dtype."""

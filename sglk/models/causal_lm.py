@@ -1,7 +1,6 @@
 """What every language model has: a forward pass to logits, and weights that are read strictly."""
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -9,8 +8,9 @@ import torch
 
 from sglk.attention.base import AttentionBackend
 from sglk.backends.base import DeviceBackend
+from sglk.backends.quantised import full_precision
 from sglk.errors import ModelLoadError
-from sglk.layers.weights import LayerContext, Shape, Weight
+from sglk.layers.weights import LayerContext, Shape
 from sglk.models.experts import ExpertNames
 from sglk.models.spec import ModelSpec
 from sglk.models.stacked_experts import with_experts_apart
@@ -31,7 +31,7 @@ class CausalLM(ABC):
     def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
         self.spec = spec
         self.dtype = dtype
-        self.context = LayerContext(backend, dtype, [])
+        self.context = LayerContext(backend, dtype, [], spec.quantization)
 
     @abstractmethod
     def forward(
@@ -45,7 +45,7 @@ class CausalLM(ABC):
     @property
     def weights_bytes(self) -> int:
         """Device memory of the weights, in bytes; known before they are loaded."""
-        return sum(math.prod(weight.shape) for weight in self.context.weights) * self.dtype.itemsize
+        return sum(weight.num_bytes(self.dtype) for weight in self.context.weights)
 
     def weight_shapes(self) -> dict[str, Shape]:
         """Return the tensors that a checkpoint must have, by Hugging Face name."""
@@ -65,22 +65,9 @@ class CausalLM(ABC):
             raise ModelLoadError(f"{source}: {_count(missing)} missing: {_listed(missing)}; fetch the whole checkpoint")
         self._check_extra(source, names - wanted.keys())
         for weight in self.context.weights:
-            self._load(weight, source)
+            weight.load(source, self.context.backend, self.dtype)
         if HEAD in names and HEAD not in wanted:
             self._compare_tied_head(source)
-
-    def _load(self, weight: Weight, source: WeightSource) -> None:
-        backend = self.context.backend
-        weight.tensor = backend.allocate(weight.shape, self.dtype)
-        start = 0
-        for name, shape in weight.parts:
-            tensor = source.get(name)
-            if tuple(tensor.shape) != shape:
-                raise ModelLoadError(
-                    f"{source}: tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}"
-                )
-            backend.copy(tensor, weight.tensor[start : start + shape[0]])
-            start += shape[0]
 
     def _check_extra(self, source: WeightSource, extra: frozenset[str]) -> None:
         weights = self.weight_shapes().keys()
@@ -88,7 +75,8 @@ class CausalLM(ABC):
         biases = [
             name for name in ignored if f"{name.removesuffix('bias')}weight" in weights and name.endswith(".bias")
         ]
-        if biases:
+        # Some quantisers store a bias of zeros for every layer.
+        if biases := [name for name in biases if full_precision(source.get(name)).any()]:
             raise ModelLoadError(
                 f"{source}: {_count(biases)} would be ignored by {self.spec.architecture}: {_listed(biases)}; "
                 "a model with these biases is not supported"
@@ -97,7 +85,7 @@ class CausalLM(ABC):
             logger.warning("%s: %s without a place in the model: %s", source, _count(ignored), _listed(ignored))
 
     def _compare_tied_head(self, source: WeightSource) -> None:
-        if not torch.equal(source.get(HEAD), source.get(EMBEDDING)):
+        if not torch.equal(full_precision(source.get(HEAD)), full_precision(source.get(EMBEDDING))):
             logger.warning(
                 "%s: %r differs from the embedding and is ignored, because tie_word_embeddings is true", source, HEAD
             )

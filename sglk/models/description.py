@@ -15,6 +15,7 @@ from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_spec import read_gguf_spec
 from sglk.models.gguf_tokenizer import read_gguf_tokenizer
 from sglk.models.hf_config import read_spec, spec_from_config
+from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.spec import ModelSpec
 from sglk.models.tokenizer import Tokenizer, read_tokenizer
 
@@ -29,6 +30,8 @@ class ModelDescription:
     tokenizer: Tokenizer
     weights: Path | GgufFile | None
     """Folder of safetensors, open GGUF file, or None for random weights."""
+    quantization: CheckpointQuantization | None = None
+    """How the files' linear layers are quantised; None = full precision, or GGUF, which is read in full precision."""
 
 
 def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescription:
@@ -40,6 +43,7 @@ def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescri
     if files is None:
         spec = _spec_from_numbers(model)
         return _agree(spec, dummy_tokenizer(spec.vocab_size), None)
+    quantization = None
     if files.format == "gguf":
         gguf = GgufFile(files.path)
         spec, tokenizer = read_gguf_spec(gguf), read_gguf_tokenizer(gguf)
@@ -47,9 +51,10 @@ def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescri
     else:
         spec = read_spec(files.path)
         tokenizer = _folder_tokenizer(files.path, spec, load_format)
-        weights = files.path
+        weights, quantization = files.path, read_quantization(files.path)
     _compare_numbers(model, spec, files.path)
-    return _agree(spec, tokenizer, None if load_format == "dummy" else weights)
+    description = _agree(spec, tokenizer, None if load_format == "dummy" else weights)
+    return replace(description, quantization=quantization)
 
 
 def _files_at_hand(model: ModelConfig) -> ModelFiles | None:

@@ -71,8 +71,6 @@ def _refuse_unsupported(config: Fields) -> None:
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise config.wrong("hidden_act", "'silu'")
-    if config.has("quantization_config"):
-        raise config.wrong("quantization_config", "absent: quantised checkpoints cannot be loaded yet")
 
 
 def _biases(config: Fields, family: Family) -> tuple[bool, bool]:

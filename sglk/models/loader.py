@@ -1,6 +1,6 @@
 """From a model's configuration to a model on the device, ready to run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
@@ -10,6 +10,7 @@ from sglk.models.description import ModelDescription, describe_model
 from sglk.models.dummy_weights import DummyWeights
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_weights import GgufWeights
+from sglk.models.quantisation import check_scheme, choose_scheme, open_quantised, quantization_of
 from sglk.models.registry import model_class
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.spec import ModelSpec
@@ -26,24 +27,34 @@ class LoadedModel:
     tokenizer: Tokenizer
 
 
-def load_model(model: ModelConfig, runtime: RuntimeConfig, backend: DeviceBackend) -> LoadedModel:
+def load_model(
+    model: ModelConfig, runtime: RuntimeConfig, backend: DeviceBackend, where: str | None = None
+) -> LoadedModel:
     """Read the files of `model`, build its class and load its weights in `runtime.dtype` onto `backend`'s device.
 
-    Raises ModelLoadError where a file or tensor is missing, damaged, of another shape or not supported, ConfigError
-    where the device has no such dtype, CapacityError where its memory is too small.
+    `where` names the device in messages. Raises ModelLoadError where a file or tensor is missing, damaged, of another
+    shape or not supported, ConfigError where the device has no such dtype or quantisation or the checkpoint another
+    one, CapacityError where its memory is too small.
     """
+    where = where or f"backend {backend.name!r}"
+    dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
     description = describe_model(model, runtime.load_format)
-    spec = description.spec
-    network = model_class(spec.architecture)(spec, backend, compute_dtype(runtime.dtype, backend.capabilities))
-    network.load_weights(open_weights(description, network, runtime.random_seed))
+    scheme = choose_scheme(runtime.quantization, description.quantization, f"model {model.name!r}")
+    if scheme is not None:
+        check_scheme(scheme.kind, backend, where)
+    source = open_weights(description)
+    spec = replace(description.spec, quantization=quantization_of(source, scheme))
+    network = model_class(spec.architecture)(spec, backend, dtype)
+    network.load_weights(source or DummyWeights(network.weight_shapes(), runtime.random_seed))
     return LoadedModel(network, spec, description.tokenizer)
 
 
-def open_weights(description: ModelDescription, network: CausalLM, seed: int) -> WeightSource:
-    """Return the weights that `description` points to; `seed` fixes random ones."""
+def open_weights(description: ModelDescription) -> WeightSource | None:
+    """Return the weights that `description` points to, None where random ones are wanted."""
     weights = description.weights
     if weights is None:
-        return DummyWeights(network.weight_shapes(), seed)
+        return None
     if isinstance(weights, GgufFile):
         return GgufWeights(weights, description.spec)
-    return SafetensorsWeights(weights)
+    stored = SafetensorsWeights(weights)
+    return open_quantised(stored, description.quantization) if description.quantization else stored

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglk.backends.schemes import Quantization
+
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
@@ -45,5 +47,7 @@ class ModelSpec:
     sliding_windows: tuple[int | None, ...] = ()
     """Tokens that a query of each layer sees, itself the last of them (None = all); empty where all layers see all."""
     moe: MoeSpec | None = None
+    quantization: Quantization = field(default_factory=Quantization)
+    """How linear layers are quantised."""
     bos_token_id: int | None = None
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)

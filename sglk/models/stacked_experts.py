@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.errors import ModelLoadError
 from sglk.models.experts import ExpertNames
 from sglk.models.weights import WeightSource
@@ -48,7 +49,7 @@ class StackedExperts:
         """Return the names of all tensors, those of each expert in place of the stacks."""
         return self._pieces.keys()
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(self, name: str) -> torch.Tensor | QuantisedMatrix:
         """Return one tensor as it is stored."""
         piece = self._pieces.get(name)
         if piece is None:
@@ -61,7 +62,7 @@ class StackedExperts:
     def _stack(self, stored: str) -> torch.Tensor:
         """Return a stack, which is read once for all of its experts."""
         if self._last is None or self._last[0] != stored:
-            stack = self._source.get(stored)
+            stack = full_precision(self._source.get(stored))
             if stack.ndim != 3 or len(stack) != self._experts:
                 raise ModelLoadError(
                     f"{self}: tensor {stored!r} has shape {list(stack.shape)}, expected {self._experts} experts of "

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from sglk.backends.quantised import QuantisedMatrix
+
 
 class WeightSource(Protocol):
     """Weights by their Hugging Face names, whichever file format holds them."""
@@ -12,10 +14,11 @@ class WeightSource(Protocol):
     def names(self) -> Iterable[str]:
         """Return the names of all tensors, without reading them."""
 
-    def get(self, name: str) -> torch.Tensor:
-        """Return one tensor on the CPU, in the dtype it is stored in (fp32 where it was quantised).
+    def get(self, name: str) -> torch.Tensor | QuantisedMatrix:
+        """Return one tensor on the CPU, in the dtype it is stored in.
 
-        Raises ModelLoadError where the source has no such tensor.
+        A GGUF file gives fp32 where it is quantised, a quantised Hugging Face folder a QuantisedMatrix. Raises
+        ModelLoadError where the source has no such tensor.
         """
 
     def __str__(self) -> str:

@@ -76,7 +76,6 @@ def test_generation_config_adds_end_tokens(tmp_path):
         ({"eos_token_id": "2"}, "`eos_token_id` must be a token id or a list of them"),
         ({"hidden_act": "gelu"}, "`hidden_act` must be 'silu', not 'gelu'"),
         ({"mlp_bias": "no"}, "`mlp_bias` must be true or false"),
-        ({"quantization_config": {"quant_method": "awq"}}, "`quantization_config`.*cannot be loaded yet"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path, overrides, message):

@@ -1,0 +1,68 @@
+"""What a device or the engine lacks is refused by name, before any weight is read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.backends.base import Capabilities
+from sglk.backends.cpu import CpuBackend
+from sglk.config.compose import compose
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.loading import load_runner
+from sglk.engine.support import check_support
+from sglk.errors import ConfigError
+from sglk.testing.tiny import write_tiny_model
+
+WHERE = "backend 'small' of chip 'card', device group 'a'"
+
+
+class SmallBackend(CpuBackend):
+    """A card with few formats."""
+
+    name = "small"
+    capabilities = Capabilities(
+        dtypes=frozenset({"fp32"}),
+        kv_cache_dtypes=frozenset({"fp16", "fp32"}),
+        quantization=frozenset({"w8a8"}),
+        page_sizes=(128,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"dtype": "bf16"}, f"runtime.dtype=bf16 is not supported by {WHERE}; choose auto or one of fp32"),
+        (
+            {"kv_cache_dtype": "fp8_e5m2"},
+            f"runtime.kv_cache_dtype=fp8_e5m2 is not supported by {WHERE}; choose auto or one of fp16, fp32",
+        ),
+        ({"kv_cache_dtype": "fp7"}, f"runtime.kv_cache_dtype=fp7 is not supported by {WHERE}"),
+        ({"quantization": "awq"}, f"runtime.quantization=awq is not supported by {WHERE}; supported schemes: w8a8"),
+        ({"quantization": "w3"}, "runtime.quantization=w3 is not known to the native engine; choose one of w8a8"),
+        ({"page_size": 16}, f"runtime.page_size=16 is not supported by {WHERE}; choose one of 128"),
+        ({"tp_size": 2}, "runtime.tp_size=2 is not supported by the native engine; set it to 1"),
+    ],
+)
+def test_each_limit_names_the_device_and_what_it_has(setting: dict[str, Any], message: str) -> None:
+    runtime = replace(RuntimeConfig(page_size=128), **setting)
+    with pytest.raises(ConfigError) as caught:
+        check_support(runtime, SmallBackend(num_threads=1), WHERE)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("quantization", [None, "w8a8", "w8a8_int8", "compressed-tensors"])
+def test_what_the_device_has_passes_under_all_its_names(quantization: str | None) -> None:
+    runtime = RuntimeConfig(page_size=128, quantization=quantization, kv_cache_dtype="fp16")
+    check_support(runtime, SmallBackend(num_threads=1), WHERE)
+
+
+def test_nothing_is_read_before_the_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_tiny_model(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    monkeypatch.setattr("sglk.plugins._registered", {"small": SmallBackend})
+    words = [f"model.path={folder}", "model=local", "backend.name=small", "runtime.page_size=128"]
+    config = compose("serve", [*words, "runtime.kv_cache_dtype=int8"]).config
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8 is not supported by backend 'small' of chip 'cpu'"):
+        load_runner(config)
