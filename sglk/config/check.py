@@ -20,6 +20,7 @@ from sglk.config.schema import (
     TuneConfig,
     WorkloadConfig,
 )
+from sglk.config.tensor_parallel import SplitSizes
 from sglk.errors import ConfigError, nearest
 
 POLICIES = ("fcfs", "lpm", "shortest_prompt_first")
@@ -127,25 +128,23 @@ def _kv_cache_dtype(dtype: str, chip: ChipConfig) -> Iterator[str]:
 
 
 def _tensor_parallel(tp: int, model: ModelConfig) -> Iterator[str]:
-    heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
+    heads = model.num_attention_heads
+    # The numbers of a model given by path are in its own files, and checked when they are read.
     if tp < 1 or heads is None:
         return
-    if heads % tp:
-        fitting = [n for n in range(1, heads + 1) if heads % n == 0 and _kv_fits(n, kv_heads)]
-        yield (
-            f"runtime.tp_size={tp} does not divide the {heads} attention heads of {model.name!r};"
-            f" allowed: {_list(fitting)}"
-        )
-    elif not _kv_fits(tp, kv_heads):
-        yield (
-            f"runtime.tp_size={tp} neither divides the {kv_heads} key-value heads of {model.name!r} nor is a multiple"
-            " of them"
-        )
+    kv_heads = heads if model.num_key_value_heads is None else model.num_key_value_heads
+    if min(heads, kv_heads) < 1 or heads % kv_heads:
+        yield f"model {model.name!r} has {heads} attention heads, which its {kv_heads} key-value heads do not divide"
+        return
+    problem = SplitSizes(heads, kv_heads, _inner_widths(model)).problem(tp, model.name)
+    if problem is not None:
+        yield problem
 
 
-def _kv_fits(tp: int, kv_heads: int | None) -> bool:
-    # Fewer key-value heads than devices are copied to several devices.
-    return kv_heads is None or kv_heads % tp == 0 or tp % kv_heads == 0
+def _inner_widths(model: ModelConfig) -> frozenset[int]:
+    dense = model.num_experts is None or model.first_dense_layers > 0
+    widths = (model.intermediate_size if dense else None, model.moe_intermediate_size)
+    return frozenset(width for width in widths if width is not None)
 
 
 def _server(server: ServerConfig) -> Iterator[str]:

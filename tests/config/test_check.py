@@ -28,8 +28,14 @@ from sglk.errors import ConfigError
         (["chip=kunlun", "runtime.page_size=16"], "is not allowed on chip 'kunlun'; allowed: 128"),
         (["chip=kunlun", "runtime.chunked_prefill_size=3000"], "runtime.page_size=128; write 2944 or 3072"),
         (["runtime.chunked_prefill_size=5"], "write 16 or 32"),
-        (["model=qwen32b", "runtime.tp_size=3"], "the 40 attention heads of 'qwen32b'; allowed: 1, 2, 4, 8, 40"),
-        (["model=qwen32b", "runtime.tp_size=5"], "neither divides the 8 key-value heads"),
+        (
+            ["model=qwen32b", "runtime.tp_size=5"],
+            "runtime.tp_size=5 does not split the 40 attention heads, 8 key-value heads, feed-forward width 27648 of "
+            "'qwen32b' evenly; allowed: 1, 2, 4, 8",
+        ),
+        (["model=smollm2", "runtime.tp_size=2"], "9 attention heads, 3 key-value heads"),
+        (["model=qwen3_30b_a3b", "runtime.tp_size=3"], "feed-forward width 768 of 'qwen3_30b_a3b' evenly"),
+        (["model=smollm2", "model.num_key_value_heads=4"], "9 attention heads, which its 4 key-value heads do not"),
         (["groups='cpu:0,cpu:1,cpu:2'", "runtime.tp_size=2", "model=qwen7b"], "has 3 devices"),
         (["server.port=65536"], "allowed: 0 (any free port) to 65535"),
         (["server.port=-1"], "is not a port"),

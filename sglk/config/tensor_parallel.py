@@ -1,0 +1,38 @@
+"""Which numbers of devices a model can be split over. Needs no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSizes:
+    """What tensor parallelism divides between its ranks."""
+
+    heads: int
+    kv_heads: int
+    widths: frozenset[int] = frozenset()
+    """Inner widths of the feed-forward blocks."""
+
+    def fits(self, tp_size: int) -> bool:
+        """Return whether each of `tp_size` ranks can have whole query heads and an equal part of every width.
+
+        Fewer key-value heads than ranks are copied, so that those of one rank's query heads are always beside them.
+        """
+        return (
+            self.heads % tp_size == 0
+            and (self.kv_heads % tp_size == 0 or tp_size % self.kv_heads == 0)
+            and all(width % tp_size == 0 for width in self.widths)
+        )
+
+    def allowed(self) -> list[int]:
+        """Return every number of ranks that fits."""
+        return [tp_size for tp_size in range(1, self.heads + 1) if self.fits(tp_size)]
+
+    def problem(self, tp_size: int, model: str) -> str | None:
+        """Return what is wrong with splitting `model` over `tp_size` ranks, None when it can be split."""
+        if self.fits(tp_size):
+            return None
+        widths = "".join(f", feed-forward width {width}" for width in sorted(self.widths))
+        return (
+            f"runtime.tp_size={tp_size} does not split the {self.heads} attention heads, {self.kv_heads} key-value"
+            f" heads{widths} of {model!r} evenly; allowed: {', '.join(map(str, self.allowed()))}"
+        )
