@@ -10,7 +10,7 @@ from sglk.models.description import ModelDescription, describe_model
 from sglk.models.dummy_weights import DummyWeights
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_weights import GgufWeights
-from sglk.models.quantisation import check_scheme, choose_scheme, open_quantised, quantization_of
+from sglk.models.quantization import check_scheme, choose_scheme, open_quantised, quantization_of
 from sglk.models.registry import model_class
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.spec import ModelSpec
