@@ -108,6 +108,14 @@ class Runner(Protocol):
         """Device memory that the weights hold."""
 
     @property
+    def dtype(self) -> str:
+        """What it computes in, such as `fp32`."""
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """What the KV pool holds."""
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device, for records and profiles."""
 

@@ -114,6 +114,16 @@ class Engine:
         return self._runner.weights_bytes
 
     @property
+    def dtype(self) -> str:
+        """What the model computes in, such as `fp32`."""
+        return self._runner.dtype
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """What the KV pool holds."""
+        return self._runner.kv_cache_dtype
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device."""
         return self._runner.device_info

@@ -40,6 +40,7 @@ async def set_runtime(request: Request, force: bool = False) -> dict[str, Any]:
 
 @router.get("/flush_cache")
 @router.post("/flush_cache")
+@router.post("/reset_prefix_cache", include_in_schema=False)
 async def flush_cache(request: Request) -> Response:
     """Empty the prefix cache; 409 while requests are live."""
     if not await asyncio.to_thread(deployment_of(request).engine.flush_cache):

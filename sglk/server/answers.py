@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglk.engine.messages import Finish, Output
+from sglk.engine.messages import Finish, Output, TokenLogprob
 from sglk.errors import RequestError
 from sglk.server.bridge import Generation
 
@@ -19,6 +19,9 @@ class Answer:
     completion_tokens: int = 0
     cached_tokens: int = 0
     finish: Finish | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """One per token, where asked for."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
     @property
     def untouched(self) -> bool:
@@ -34,6 +37,8 @@ class Answer:
         """Append `output`."""
         self.text += output.text
         self.token_ids.extend(output.token_ids)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.count(output)
 
     def count(self, output: Output) -> None:

@@ -10,7 +10,7 @@ from sglk.server.errors import error_response
 OPEN_ROUTES = frozenset({"/health", "/health_generate", "/metrics"})
 """Probes and scrapers carry no keys."""
 
-ADMIN_ROUTES = ("/admin/", "/flush_cache")
+ADMIN_ROUTES = ("/admin/", "/flush_cache", "/reset_prefix_cache")
 """Prefixes of the routes that take the admin key."""
 
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sglk.engine.messages import GenerateRequest
+from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.bridge import Generation
 from sglk.server.deployment import Deployment
-from sglk.server.sampling import SamplingFields, check_choices, for_choice, sampling_params
+from sglk.server.sampling import check_choices, for_choice
 
 LONG_TEXT_CHARACTERS = 16384
 """Longer texts are tokenised in a thread, so that health probes and streams go on meanwhile."""
@@ -22,8 +22,9 @@ class Wanted:
     """One prompt and what to do with it."""
 
     prompt_ids: TokenIds
-    sampling: SamplingFields
-    max_new_tokens: int | None
+    sampling: SamplingParams
+    n: int | None
+    """Answers; null = 1."""
 
 
 def new_id(prefix: str) -> str:
@@ -53,20 +54,31 @@ def check_count(deployment: Deployment, prompts: Sequence[object], param: str) -
         raise RequestError(message, param=param)
 
 
-def open_choices(deployment: Deployment, prompts: Iterable[Wanted], *, request_id: str, param: str) -> Generation:
+async def open_choices(
+    deployment: Deployment, prompts: Sequence[Wanted], *, request_id: str, names: Mapping[str, str]
+) -> Generation:
     """Start `n` answers per prompt, those of one prompt next to each other.
 
-    `param` is the name of the request field that holds the prompt; raises RequestError as the engine does.
+    `names` are the route's names of what the engine calls otherwise, such as `prompt`; raises RequestError as the
+    engine does.
     """
     requests: list[GenerateRequest] = []
     for wanted in prompts:
-        params = sampling_params(wanted.sampling, wanted.max_new_tokens)
-        for _ in range(check_choices(wanted.sampling.n, deployment.config.server.max_choices)):
+        for _ in range(check_choices(wanted.n, deployment.config.server.max_choices)):
             index = len(requests)
-            requests.append(GenerateRequest(f"{request_id}-{index}", wanted.prompt_ids, for_choice(params, index)))
+            params = for_choice(wanted.sampling, index)
+            requests.append(GenerateRequest(f"{request_id}-{index}", wanted.prompt_ids, params))
     try:
+        await _compile_grammars(deployment, prompts)
         return deployment.bridge.open(requests)
     except RequestError as error:
-        if error.param == "prompt":
-            error.param = param
+        if error.param is not None:
+            error.param = names.get(error.param, error.param)
         raise
+
+
+async def _compile_grammars(deployment: Deployment, prompts: Iterable[Wanted]) -> None:
+    """Compile in a thread what may take a while, so that health probes and streams go on meanwhile."""
+    for grammar in {wanted.sampling.grammar for wanted in prompts}:
+        if grammar is not None:
+            await asyncio.to_thread(deployment.engine.prepare, grammar)

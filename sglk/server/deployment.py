@@ -15,6 +15,7 @@ from sglk.server.bridge import EngineBridge
 from sglk.server.counting import RequestCounters
 from sglk.server.latency import LatencyMetrics
 from sglk.server.metrics import EngineCollector
+from sglk.server.spelling import Spelling
 
 if TYPE_CHECKING:
     from sglk.engine.engine import Engine
@@ -48,6 +49,7 @@ class Deployment:
         self.latency = LatencyMetrics(self.registry, self.model_name, DEFAULT_GROUP)
         self.registry.register(EngineCollector(self.engine, self.model_name, DEFAULT_GROUP))
         self.bridge = EngineBridge(self.engine, self.open_limit, self.latency)
+        self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
         """Held while runtime parameters change."""
 

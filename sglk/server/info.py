@@ -53,7 +53,7 @@ async def server_info(request: Request) -> dict[str, Any]:
     """Describe the deployment and its state, for records and benchmark clients."""
     deployment = deployment_of(request)
     config, engine, stats = deployment.config, deployment.engine, deployment.engine.stats()
-    path, dtype = _model_path(deployment), _dtype(deployment)
+    path = _model_path(deployment)
     return {
         "version": sglk.__version__,
         "engine": config.engine.name,
@@ -66,8 +66,8 @@ async def server_info(request: Request) -> dict[str, Any]:
         "revision": config.model.revision,
         "profile": str(deployment.profile_path) if deployment.profile_path else None,
         "runtime": asdict(engine.runtime),
-        "dtype": dtype,
-        "kv_cache_dtype": dtype if engine.runtime.kv_cache_dtype == "auto" else engine.runtime.kv_cache_dtype,
+        "dtype": engine.dtype,
+        "kv_cache_dtype": engine.kv_cache_dtype,
         "quantization": engine.runtime.quantization,
         "tp_size": engine.runtime.tp_size,
         "context_length": deployment.context_length,
@@ -98,12 +98,6 @@ async def get_load(request: Request) -> list[dict[str, Any]]:
             "ts_tic": time.perf_counter(),
         }
     ]
-
-
-def _dtype(deployment: Deployment) -> str:
-    """Return the compute dtype; `auto` is the first one that the chip names."""
-    dtype = deployment.engine.runtime.dtype
-    return deployment.config.chip.dtypes[0] if dtype == "auto" else dtype
 
 
 def _model_path(deployment: Deployment) -> str:

@@ -1,6 +1,6 @@
 """`POST /generate`: SGLang's native route."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from sglk.engine.messages import Finish
+from sglk.engine.messages import Finish, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.answers import Answer, collect, raise_if_failed
 from sglk.server.body import body_schema, read_body, refuse_unsupported
@@ -18,8 +18,10 @@ from sglk.server.choices import TokenIds, Wanted, check_count, encode, new_id, o
 from sglk.server.counting import set_outcome
 from sglk.server.deployment import Deployment, deployment_of
 from sglk.server.errors import error_body
-from sglk.server.native_schema import NEUTRAL, GenerateBody, NativeSampling
-from sglk.server.sampling import NEUTRAL as SAMPLING_NEUTRAL
+from sglk.server.logprobs import native_tokens, native_top
+from sglk.server.native_schema import NEUTRAL, SAMPLING_NEUTRAL, GenerateBody, NativeSampling
+from sglk.server.sampling import sampling_params
+from sglk.server.spelling import Spelling
 from sglk.server.streaming import DONE, EventStream, event, unless_client_leaves
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -36,12 +38,29 @@ class _Batch:
     """What a body asks for."""
 
     wanted: list[Wanted]
-    param: str
-    """The field that holds the prompts."""
+    engine_names: Mapping[str, str]
+    """Fields that the engine may refuse under another name."""
     names: list[str]
     """What the client calls each answer: `rid`, or a fresh id."""
     single: bool
     """Whether the response is one object instead of a list."""
+    spelling: Spelling | None
+    """Writes the texts of tokens in logprobs, if asked for."""
+
+    def result(self, generation: Generation, index: int, answer: Answer) -> dict[str, Any]:
+        """Return answer number `index`, as far as it is known."""
+        wanted = self.wanted[index * len(self.wanted) // len(self.names)]
+        meta = {
+            "id": self.names[index],
+            "finish_reason": _finish_reason(answer.finish, answer.completion_tokens),
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "cached_tokens": answer.cached_tokens,
+            "e2e_latency": generation.clocks[index].e2e_s,
+        }
+        if wanted.sampling.logprobs is not None:
+            meta |= _logprobs(wanted, answer, self.spelling)
+        return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
 
 
 @router.post("/generate", openapi_extra=body_schema(GenerateBody))
@@ -52,12 +71,12 @@ async def generate(request: Request) -> Response:
     refuse_unsupported(body, NEUTRAL)
     request_id = new_id("gen")
     batch = await _read_batch(deployment, body, request_id)
-    generation = open_choices(deployment, batch.wanted, request_id=request_id, param=batch.param)
+    generation = await open_choices(deployment, batch.wanted, request_id=request_id, names=batch.engine_names)
     if body.stream:
         return EventStream(_events(generation, batch, request.scope), generation)
     with generation:
         answers = await unless_client_leaves(request.receive, collect(generation))
-    results = [_result(generation, index, name, answers[index]) for index, name in enumerate(batch.names)]
+    results = [batch.result(generation, index, answer) for index, answer in enumerate(answers)]
     return JSONResponse(results[0] if batch.single else results)
 
 
@@ -70,7 +89,7 @@ async def _events(generation: Generation, batch: _Batch, scope: Scope) -> AsyncI
             for index, output in outputs:
                 answers[index].add(output)
                 raise_if_failed(output.finish)
-                result = _result(generation, index, batch.names[index], answers[index])
+                result = batch.result(generation, index, answers[index])
                 chunks.append(event(result if batch.single else {**result, "index": index}))
             yield b"".join(chunks)
     except RequestError as error:
@@ -79,16 +98,21 @@ async def _events(generation: Generation, batch: _Batch, scope: Scope) -> AsyncI
     yield DONE
 
 
-def _result(generation: Generation, index: int, name: str, answer: Answer) -> dict[str, Any]:
-    meta = {
-        "id": name,
-        "finish_reason": _finish_reason(answer.finish, answer.completion_tokens),
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "cached_tokens": answer.cached_tokens,
-        "e2e_latency": generation.clocks[index].e2e_s,
+def _logprobs(wanted: Wanted, answer: Answer, spelling: Spelling | None) -> dict[str, Any]:
+    known = answer.prompt_logprobs
+    prompt = list(zip(wanted.prompt_ids[len(wanted.prompt_ids) - len(known) :], known, strict=True))
+    output = [(each.token_id, each) for each in answer.logprobs]
+    told = {
+        "input_token_logprobs": native_tokens(prompt, spelling),
+        "output_token_logprobs": native_tokens(output, spelling),
     }
-    return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
+    if not wanted.sampling.logprobs:
+        return told
+    return {
+        **told,
+        "input_top_logprobs": native_top(prompt, spelling),
+        "output_top_logprobs": native_top(output, spelling),
+    }
 
 
 def _finish_reason(finish: Finish | None, tokens: int) -> dict[str, Any] | None:
@@ -110,14 +134,37 @@ async def _read_batch(deployment: Deployment, body: GenerateBody, request_id: st
     n = sampling[0].n or 1
     if any((fields.n or 1) != n for fields in sampling):
         raise RequestError("`sampling_params.n` must be the same for all prompts of a batch", param="sampling_params.n")
-    wanted = [Wanted(prompt, fields, _limit(fields)) for prompt, fields in zip(prompts, sampling, strict=True)]
+    scoring = _scoring(body, len(prompts))
+    wanted = [
+        Wanted(prompt, _params(fields, len(prompt), *scored), n)
+        for prompt, fields, scored in zip(prompts, sampling, scoring, strict=True)
+    ]
     rids = _per_prompt(body.rid, None, len(prompts), "rid")
     names = [_name(rids[index // n], request_id, index, n) for index in range(len(prompts) * n)]
-    return _Batch(wanted, param, names, single=not listed and n == 1)
+    spelling = deployment.spelling if body.return_text_in_logprobs else None
+    return _Batch(wanted, {"prompt": param}, names, single=not listed and n == 1, spelling=spelling)
 
 
-def _limit(fields: NativeSampling) -> int:
-    return DEFAULT_MAX_NEW_TOKENS if fields.max_new_tokens is None else fields.max_new_tokens
+def _scoring(body: GenerateBody, count: int) -> list[tuple[bool, int, int]]:
+    """Return per prompt whether logprobs are wanted, from which prompt token on, and how many likeliest ones."""
+    wanted = _per_prompt(body.return_logprob, False, count, "return_logprob")
+    starts = _per_prompt(body.logprob_start_len, -1, count, "logprob_start_len")
+    tops = _per_prompt(body.top_logprobs_num, 0, count, "top_logprobs_num")
+    return list(zip(wanted, starts, tops, strict=True))
+
+
+def _params(fields: NativeSampling, prompt_length: int, scored: bool, start: int, top: int) -> SamplingParams:
+    if scored and start > prompt_length:
+        message = f"`logprob_start_len` must be at most the prompt's {prompt_length} tokens, got {start}"
+        raise RequestError(message, param="logprob_start_len", code="invalid_value")
+    least = fields.min_new_tokens or 0
+    return sampling_params(
+        fields,
+        max_new_tokens=max(DEFAULT_MAX_NEW_TOKENS, least) if fields.max_new_tokens is None else fields.max_new_tokens,
+        min_new_tokens=least,
+        logprobs=top if scored else None,
+        prompt_logprobs_start=start if scored and 0 <= start < prompt_length else None,
+    )
 
 
 def _name(rid: str | None, request_id: str, index: int, n: int) -> str:

@@ -1,10 +1,12 @@
 """Request body of the native `/generate`, under SGLang's names."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from sglk.engine.limits import MAX_LOGPROBS
+from sglk.server import sampling
 from sglk.server.body import Body
 from sglk.server.sampling import SamplingFields
 
@@ -15,20 +17,25 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "input_embeds": (),
     "lora_path": ("",),
     "return_hidden_states": (False,),
-    "return_logprob": (False,),
     "return_routed_experts": (False,),
     "session_params": (),
     "token_ids_logprob": ([],),
-    "top_logprobs_num": (0,),
     "video_data": ([],),
 }
 """Features of SGLang's route that the server lacks, with the values that ask for nothing."""
+
+SAMPLING_NEUTRAL: Mapping[str, tuple[Any, ...]] = {**sampling.NEUTRAL, "max_tokens": (), "min_tokens": (0,)}
+"""The same inside of `sampling_params`; OpenAI's names would change nothing there."""
+
+StartLen = Annotated[int, Field(ge=-1)]
+TopCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class NativeSampling(SamplingFields):
     """`sampling_params`."""
 
-    max_new_tokens: int | None = Field(default=None, ge=1, description="a whole number of at least 1, or null")
+    max_new_tokens: int | None = Field(default=None, ge=0, description="a whole number of at least 0, or null")
+    min_new_tokens: int | None = Field(default=None, ge=0, description="a whole number of at least 0, or null")
 
 
 class GenerateBody(Body):
@@ -42,4 +49,14 @@ class GenerateBody(Body):
         default=None, description="an object, or a list with one object per prompt"
     )
     stream: bool | None = Field(default=None, description="true or false")
+    return_logprob: bool | list[bool] | None = Field(
+        default=None, description="true or false, or a list with one per prompt"
+    )
+    logprob_start_len: StartLen | list[StartLen] | None = Field(
+        default=None, description="-1 (no prompt token) or a position in the prompt, or a list with one per prompt"
+    )
+    top_logprobs_num: TopCount | list[TopCount] | None = Field(
+        default=None, description=f"a whole number from 0 to {MAX_LOGPROBS}, or a list with one per prompt"
+    )
+    return_text_in_logprobs: bool | None = Field(default=None, description="true or false")
     rid: str | list[str] | None = Field(default=None, description="a string, or a list with one string per prompt")

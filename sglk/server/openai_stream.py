@@ -27,11 +27,15 @@ class OpenAIStream(ABC):
         self._answers = [Answer() for _ in generation.request_ids]
 
     @abstractmethod
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> str:
+    def chunk(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> str:
         """Return the JSON of `choices` for news of answer number `index`."""
 
-    def lead(self, index: int) -> str | None:
-        """Return the JSON of `choices` that precedes the first news of an answer, if any."""
+    @abstractmethod
+    def logprobs(self, index: int, output: Output) -> Any:
+        """Return the `logprobs` of new tokens of answer number `index`, which are asked for."""
+
+    def lead(self, index: int, output: Output) -> str | None:
+        """Return the JSON of `choices` that precedes `output`, the first news of an answer, if any."""
         return None
 
     async def events(self, scope: Scope) -> AsyncIterator[bytes]:
@@ -54,10 +58,11 @@ class OpenAIStream(ABC):
 
     def _lines(self, index: int, output: Output) -> list[str]:
         answer = self._answers[index]
-        choices: list[str | None] = [self.lead(index)] if answer.untouched else []
+        choices: list[str | None] = [self.lead(index, output)] if answer.untouched else []
         answer.count(output)
-        if output.text:
-            choices.append(self.chunk(index, output.text, None))
+        if output.text or output.logprobs:
+            logprobs = self.logprobs(index, output) if output.logprobs else None
+            choices.append(self.chunk(index, output.text, logprobs, None))
         if answer.finish_reason is not None:
-            choices.append(self.chunk(index, "", answer.finish_reason))
+            choices.append(self.chunk(index, "", None, answer.finish_reason))
         return [f'{self._head},"choices":{each}{self._tail}' for each in choices if each is not None]

@@ -9,40 +9,58 @@ from pydantic import Field, StringConstraints
 
 from sglk.engine.messages import SamplingParams
 from sglk.errors import RequestError
-from sglk.server.body import Body
+from sglk.server.guided import GrammarFields, grammar_of
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKEN_IDS = 256
+MAX_BIASES = 1024
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "ebnf": (),
-    "frequency_penalty": (0,),
-    "json_schema": (),
-    "logit_bias": ({},),
-    "min_new_tokens": (0,),
-    "min_p": (0,),
-    "min_tokens": (0,),
+    "guided_choice": ([],),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
     "no_stop_trim": (False,),
-    "presence_penalty": (0,),
-    "regex": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "stop_regex": ([],),
     "structural_tag": (),
+    "structured_outputs": (),
 }
 """Sampling features that the engine lacks, with the values that ask for nothing."""
 
 
-class SamplingFields(Body):
+SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "ignore_eos",
+)
+"""Fields that the engine knows by the same name; null means the engine's default."""
+
+
+class SamplingFields(GrammarFields):
     """How tokens are chosen: the fields that all generation routes share."""
 
     temperature: float | None = Field(default=None, ge=0, description="a number from 0 (greedy) upwards")
     top_p: float | None = Field(default=None, gt=0, le=1, description="a number above 0 and up to 1")
     top_k: int | None = Field(default=None, description="-1 (all tokens) or a whole number of at least 1")
+    min_p: float | None = Field(default=None, ge=0, le=1, description="a number from 0 to 1")
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, description="a number from -2 to 2")
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, description="a number from -2 to 2")
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2, description="a number above 0 and up to 2")
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = Field(
+        default=None,
+        description=f'an object of up to {MAX_BIASES} token ids with numbers from -100 to 100, such as {{"42": -100}}',
+    )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="a whole number of 64 bits")
     n: int | None = Field(default=None, ge=1, description="a whole number of at least 1")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
@@ -55,18 +73,19 @@ class SamplingFields(Body):
     ignore_eos: bool | None = Field(default=None, description="true or false")
 
 
-def sampling_params(fields: SamplingFields, max_new_tokens: int | None) -> SamplingParams:
-    """Return the engine's form of `fields`; the engine itself checks their ranges once more."""
-    stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ())
+def sampling_params(fields: SamplingFields, **more: Any) -> SamplingParams:
+    """Return the engine's form of `fields` and of `more`, what the routes have other names for.
+
+    The engine checks all ranges once more.
+    """
+    given = {name: getattr(fields, name) for name in SAME_NAMES}
     return SamplingParams(
-        max_new_tokens=max_new_tokens,
-        temperature=1.0 if fields.temperature is None else fields.temperature,
-        top_p=1.0 if fields.top_p is None else fields.top_p,
-        top_k=-1 if fields.top_k is None else fields.top_k,
-        seed=fields.seed,
-        stop=stop,
+        **{name: value for name, value in given.items() if value is not None},
+        **more,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ()),
         stop_token_ids=tuple(fields.stop_token_ids or ()),
-        ignore_eos=bool(fields.ignore_eos),
+        logit_bias=_biases(fields.logit_bias or {}),
+        grammar=grammar_of(fields),
     )
 
 
@@ -88,3 +107,11 @@ def check_choices(n: int | None, limit: int) -> int:
     if count > limit:
         raise RequestError(f"`n` must be at most {limit} (server.max_choices), got {count}", param="n")
     return count
+
+
+def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    for key in given:
+        if not (key.isascii() and key.isdecimal()):
+            message = f'the keys of `logit_bias` must be token ids such as "42", got {key[:60]!r}'
+            raise RequestError(message, param="logit_bias", code="invalid_value")
+    return tuple((int(key), bias) for key, bias in given.items())

@@ -22,7 +22,6 @@ def test_what_is_no_json_object_is_refused(served: Served, path: str, content: b
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens", 0),
         ("max_tokens", -5),
         ("max_tokens", 1.5),
         ("max_tokens", "10"),
@@ -96,18 +95,13 @@ def test_unknown_fields_are_ignored(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        (PATH, "logprobs", 5),
-        (PATH, "logprobs", 0),
-        (PATH, "echo", True),
         (PATH, "suffix", "end"),
         (PATH, "best_of", 2),
-        (PATH, "logit_bias", {"5": -100}),
-        (PATH, "presence_penalty", 0.5),
-        (PATH, "response_format", {"type": "json_object"}),
-        ("/v1/chat/completions", "logprobs", True),
-        ("/v1/chat/completions", "top_logprobs", 5),
+        (PATH, "prompt_logprobs", 1),
+        (PATH, "min_new_tokens", 5),
+        (PATH, "guided_json", {"type": "object"}),
         ("/v1/chat/completions", "tools", [{"type": "function"}]),
-        ("/generate", "return_logprob", True),
+        ("/generate", "token_ids_logprob", [1]),
         ("/generate", "lora_path", "adapter"),
     ],
 )

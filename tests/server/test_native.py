@@ -100,12 +100,13 @@ def test_what_stopped_the_answer_is_named() -> None:
         ({"input_ids": [1.5]}, "input_ids"),
         ({"input_ids": [65] * 256}, "input_ids"),
         ({"text": "x", "sampling_params": 5}, "sampling_params"),
-        ({"text": "x", "sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
+        ({"text": "x", "sampling_params": {"max_new_tokens": -1}}, "sampling_params.max_new_tokens"),
         ({"text": "x", "sampling_params": [{}, {}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params.n"),
         ({"text": ["a", "b"], "rid": ["one"]}, "rid"),
-        ({"text": "x", "sampling_params": {"regex": "a+"}}, "regex"),
-        ({"text": "x", "sampling_params": {"frequency_penalty": 1}}, "frequency_penalty"),
+        ({"text": "x", "sampling_params": {"stop_regex": "a+"}}, "stop_regex"),
+        ({"text": "x", "sampling_params": {"min_tokens": 1}}, "min_tokens"),
+        ({"text": "x", "sampling_params": {"frequency_penalty": 3}}, "sampling_params.frequency_penalty"),
     ],
 )
 def test_wrong_bodies_are_refused_by_name(served: Served, body: object, param: str) -> None:
