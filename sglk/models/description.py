@@ -78,13 +78,21 @@ def _spec_from_numbers(model: ModelConfig) -> ModelSpec:
     origin = f"model={model.name} has no files here, and for load_format=dummy its numbers are needed"
     if model.architecture is None:
         raise ModelLoadError(f"{origin}: `architecture` is missing")
-    return spec_from_config(Fields({**numbers, "architectures": [model.architecture]}, origin), Fields({}, origin))
+    implied = {
+        "architectures": [model.architecture],
+        "mlp_only_layers": list(range(model.first_dense_layers)),
+        # Windows are no numbers of planning; only files say them.
+        "sliding_window": None,
+    }
+    if model.num_shared_experts and model.moe_intermediate_size:
+        implied["shared_expert_intermediate_size"] = model.num_shared_experts * model.moe_intermediate_size
+    return spec_from_config(Fields({**numbers, **implied}, origin), Fields({}, origin))
 
 
 def _compare_numbers(model: ModelConfig, spec: ModelSpec, path: Path) -> None:
     """Warn where the configuration plans with other numbers than the files hold."""
     for key, planned in asdict(model).items():
-        found = getattr(spec, key, None)
+        found = getattr(spec, key, getattr(spec.moe, key, None))
         if isinstance(planned, int) and not isinstance(planned, bool) and found is not None and planned != found:
             logger.warning("model.%s is %s, but %s says %s; the file's value is used", key, planned, path, found)
 

@@ -17,6 +17,8 @@ PUBLISHED = {
     "qwen3_30b_a3b": 30_532_122_624,
     "llama3_8b": 8_030_261_248,
     "deepseek_v2_lite": 15_706_484_224,
+    "mistral7b": 7_248_023_552,
+    "mixtral8x7b": 46_702_792_704,
 }
 MODELS = {model.name: model for model in models()}
 

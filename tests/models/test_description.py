@@ -1,15 +1,25 @@
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
 
-from sglk.config.schema import ModelConfig
+from sglk.backends.cpu import CpuBackend
+from sglk.config.catalogue import models
+from sglk.config.model_size import num_parameters
+from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.engine.runner import ModelRunner
 from sglk.errors import ModelLoadError
 from sglk.models.description import describe_model
+from sglk.models.dummy_weights import DummyWeights
 from sglk.models.gguf_file import GgufFile
+from sglk.models.registry import ARCHITECTURES, model_class
+from sglk.models.spec import MoeSpec
 from sglk.testing.tiny import CHATML, write_json, write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf
+from tests.models.greedy import Stepper
 
 NUMBERS = {
     "architecture": "LlamaForCausalLM",
@@ -106,3 +116,51 @@ def test_describing_a_model_needs_no_torch(tmp_path):
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "model", [model for model in models() if model.architecture in ARCHITECTURES], ids=lambda model: model.name
+)
+def test_every_shipped_model_runs_scaled_down_without_files(model):
+    small = {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 320,
+        "max_position_embeddings": 128,
+    }
+    if model.num_experts:
+        small |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    described = describe_model(replace(model, package=None, hub_id=None, **small), "dummy")
+    spec = described.spec
+    assert (spec.hidden_size, spec.sliding_windows, spec.moe is not None) == (64, (), bool(model.num_experts))
+    network = model_class(spec.architecture)(spec, CpuBackend(num_threads=1), torch.float32)
+    network.load_weights(DummyWeights(network.weight_shapes(), 0))
+    # Planning counts the same weights before it has seen a file.
+    counted = num_parameters(replace(model, **small))
+    assert network.weights_bytes == 4 * counted
+    stepper = Stepper(ModelRunner(network, CpuBackend(num_threads=1), RuntimeConfig()), 16, 4)
+    stepper.prefill(stepper.add([1, 2, 3]), 16)
+    assert len(stepper.answer(0)) == 1
+
+
+def test_numbers_of_experts_are_taken_and_compared(tmp_path, caplog):
+    numbers = {
+        **NUMBERS,
+        "architecture": "Qwen2MoeForCausalLM",
+        "num_hidden_layers": 3,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_shared_experts": 2,
+        "first_dense_layers": 1,
+    }
+    moe = describe_model(ModelConfig(name="tiny", **numbers), "dummy").spec.moe
+    assert moe == MoeSpec(6, 2, 32, False, shared_expert_intermediate_size=64, dense_layers=frozenset({0}))
+    write_tiny_model(tmp_path, architecture="Qwen2MoeForCausalLM")
+    with caplog.at_level(logging.WARNING):
+        describe_model(at(tmp_path, num_experts=60))
+    assert "model.num_experts is 60" in caplog.text

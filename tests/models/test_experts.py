@@ -9,7 +9,7 @@ import torch
 from sglk.backends import cpu_moe_ops, moe_ops
 from sglk.backends.constraints import multiple_of
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.ops import REFERENCE
+from sglk.backends.ops import REFERENCE, OpRegistry
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.runner import ModelRunner
 from sglk.models.registry import model_class
@@ -92,11 +92,11 @@ def test_a_refused_number_of_experts_is_logged_once(caplog: pytest.LogCaptureFix
 
 
 class VendorChip(CpuBackend):
-    """A chip whose only kernel for experts wants a multiple of 4."""
+    """A chip whose one kernel wants a multiple of 4 experts."""
 
     def __init__(self) -> None:
         super().__init__(num_threads=1)
-        self.ops._implementations["run_experts"] = []
+        self.ops = OpRegistry("warn")
         self.ops.register(moe_ops.run_experts, "vendor", aligned, multiple_of("experts", 4))
 
 
