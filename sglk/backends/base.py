@@ -3,11 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from sglk.backends.collectives import ProcessGroup
 from sglk.backends.ops import OpRegistry
+from sglk.errors import BackendError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 T = TypeVar("T")
 
@@ -30,6 +36,8 @@ class Capabilities:
     """What `runtime.dtype=auto` means."""
     host_memory: bool = False
     """Whether the device works in the machine's main memory, which it shares with everything else."""
+    collectives: str | None = None
+    """Library that adds tensors over several devices (`gloo`, `nccl`, ...); None = no tensor parallelism."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,15 @@ class DeviceBackend(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all work handed to the device is done."""
+
+    def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+        """Join the `size` ranks of one model, which meet in `store`, through the library that `collectives` names.
+
+        The group is not torch's default one: a process can be in several. Its sums give every rank the same bits, and
+        raise RuntimeError when a rank is gone or nothing comes for `timeout`. Raises BackendError where the chip has
+        no such library.
+        """
+        raise BackendError(f"backend {self.name!r} cannot add over several devices; set runtime.tp_size=1")
 
     @abstractmethod
     def device_info(self) -> DeviceInfo:

@@ -3,23 +3,28 @@
 import math
 import platform
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
+from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
 from sglk.backends.ops import Fallback, OpRegistry
 from sglk.errors import CapacityError, ConfigError
 
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
 T = TypeVar("T")
 
 
 class CpuBackend(DeviceBackend):
-    """Runs torch's CPU kernels on `num_threads` threads (None = all cores)."""
+    """Runs torch's CPU kernels on `num_threads` threads (None = all cores); every `index` means the same processor."""
 
     name = "cpu"
     capabilities = Capabilities(
@@ -28,10 +33,13 @@ class CpuBackend(DeviceBackend):
         quantization=frozenset({"w8a8", "w8a16", "w4a16", "fp8"}),
         default_dtype="fp32",
         host_memory=True,
+        collectives="gloo",
     )
     device = torch.device("cpu")
 
-    def __init__(self, *, num_threads: int | None = None, fallback: Fallback = "warn", **options: Any) -> None:
+    def __init__(
+        self, *, num_threads: int | None = None, fallback: Fallback = "warn", index: int = 0, **options: Any
+    ) -> None:
         if options:
             raise ConfigError(f"backend.options: the cpu backend has no option {sorted(options)[0]!r}; it takes none")
         self.num_threads = num_threads or torch.get_num_threads()
@@ -74,6 +82,10 @@ class CpuBackend(DeviceBackend):
 
     def synchronize(self) -> None:
         """Return at once: work is done when the call that asked for it returns."""
+
+    def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+        """Join the ranks by gloo."""
+        return join_gloo(store, rank, size, timeout)
 
     def device_info(self) -> DeviceInfo:
         """Return the processor's model name, the kernel and the vector instructions that torch uses."""

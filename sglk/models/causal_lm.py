@@ -13,8 +13,10 @@ from sglk.errors import ModelLoadError
 from sglk.layers.weights import LayerContext, Shape
 from sglk.models.experts import ExpertNames
 from sglk.models.spec import ModelSpec
+from sglk.models.split import PartWeights, RankPart
 from sglk.models.stacked_experts import with_experts_apart
 from sglk.models.weights import WeightSource
+from sglk.parallel.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +30,14 @@ class CausalLM(ABC):
     expert_names: ClassVar[ExpertNames] = ExpertNames()
     """What the family calls its experts, where it has any."""
 
-    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
+    rank_sums = 0
+    """Sums over the ranks in one forward pass, all of shape [T, hidden size]."""
+
+    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype, ranks: Ranks = ALONE) -> None:
+        """`spec` describes what one of `ranks` has: see `RankPart`."""
         self.spec = spec
         self.dtype = dtype
+        self.ranks = ranks
         self.context = LayerContext(backend, dtype, [], spec.quantization)
 
     @abstractmethod
@@ -51,14 +58,17 @@ class CausalLM(ABC):
         """Return the tensors that a checkpoint must have, by Hugging Face name."""
         return {name: shape for weight in self.context.weights for name, shape in weight.parts}
 
-    def load_weights(self, source: WeightSource) -> None:
+    def load_weights(self, source: WeightSource, part: RankPart | None = None) -> None:
         """Fill the model from `source`, one tensor at a time, converting to the compute dtype.
 
+        `source` is of the whole model, of which `part` is taken (None = all of it).
         Raises ModelLoadError where a tensor is missing, has another shape, or is a bias that this architecture would
         ignore; other tensors without a place are named in a warning.
         """
         if self.spec.moe is not None:
             source = with_experts_apart(source, self.spec.moe.num_experts, self.expert_names)
+        if part is not None:
+            source = PartWeights(source, part, self.weight_shapes())
         names = frozenset(source.names())
         wanted = self.weight_shapes()
         if missing := [name for name in wanted if name not in names]:

@@ -15,6 +15,7 @@ from sglk.layers.rotary import RotaryEmbedding
 from sglk.layers.weights import LayerContext
 from sglk.models.causal_lm import CausalLM
 from sglk.models.spec import ModelSpec
+from sglk.parallel.ranks import ALONE, Ranks
 
 
 class LlamaLayer:
@@ -55,11 +56,12 @@ class LlamaForCausalLM(CausalLM):
 
     layer: ClassVar[type[LlamaLayer]] = LlamaLayer
 
-    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype) -> None:
-        super().__init__(spec, backend, dtype)
+    def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype, ranks: Ranks = ALONE) -> None:
+        super().__init__(spec, backend, dtype, ranks)
         context = self.context
         self.embedding = Embedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
         self.layers = [self.layer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
+        self.rank_sums = 2 * len(self.layers)
         self.norm = ResidualNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
         self.following_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         tied = self.embedding.weight if spec.tie_word_embeddings else None
@@ -75,6 +77,6 @@ class LlamaForCausalLM(CausalLM):
         x_TE = self.layers[0].input_norm(residual_TE)
         for layer, next_norm in zip(self.layers, self.following_norms, strict=True):
             attended_TE = layer.attention(x_TE, cos_TD, sin_TD, attention)
-            x_TE, residual_TE = layer.mlp_norm.add(attended_TE, residual_TE)
-            x_TE, residual_TE = next_norm.add(layer.mlp(x_TE), residual_TE)
+            x_TE, residual_TE = layer.mlp_norm.add(self.ranks.sum(attended_TE), residual_TE)
+            x_TE, residual_TE = next_norm.add(self.ranks.sum(layer.mlp(x_TE)), residual_TE)
         return self.head(x_TE[last_B])

@@ -14,8 +14,10 @@ from sglk.models.quantization import check_scheme, choose_scheme, open_quantised
 from sglk.models.registry import model_class
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.spec import ModelSpec
+from sglk.models.split import RankPart
 from sglk.models.tokenizer import Tokenizer
 from sglk.models.weights import WeightSource
+from sglk.parallel.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,18 @@ class LoadedModel:
 
 
 def load_model(
-    model: ModelConfig, runtime: RuntimeConfig, backend: DeviceBackend, where: str | None = None
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    backend: DeviceBackend,
+    where: str | None = None,
+    ranks: Ranks = ALONE,
 ) -> LoadedModel:
     """Read the files of `model`, build its class and load its weights in `runtime.dtype` onto `backend`'s device.
 
-    `where` names the device in messages. Raises ModelLoadError where a file or tensor is missing, damaged, of another
-    shape or not supported, ConfigError where the device has no such dtype or quantisation or the checkpoint another
-    one, CapacityError where its memory is too small.
+    `where` names the device in messages; of a model that `ranks` hold together, the part of this one is loaded. Raises
+    ModelLoadError where a file or tensor is missing, damaged, of another shape or not supported, ConfigError where the
+    device has no such dtype or quantisation, the checkpoint another one, or the model cannot be split over the ranks,
+    CapacityError where the device's memory is too small.
     """
     where = where or f"backend {backend.name!r}"
     dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
@@ -44,8 +51,10 @@ def load_model(
         check_scheme(scheme.kind, backend, where)
     source = open_weights(description)
     spec = replace(description.spec, quantization=quantization_of(source, scheme))
-    network = model_class(spec.architecture)(spec, backend, dtype)
-    network.load_weights(source or DummyWeights(network.weight_shapes(), runtime.random_seed))
+    part = RankPart(spec, ranks, model.name)
+    network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
+    source = source or DummyWeights(part.whole_shapes(network.weight_shapes()), runtime.random_seed)
+    network.load_weights(source, part)
     return LoadedModel(network, spec, description.tokenizer)
 
 

@@ -1,0 +1,175 @@
+"""One rank's part of a model that is split over several: its numbers, and its share of every tensor.
+
+Attention goes by heads and feed-forward blocks by their inner width, so each block is a sum over the ranks, made once
+where it joins the residual (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3). All else is in every part.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from sglk.backends.quantised import QuantisedMatrix
+from sglk.config.tensor_parallel import SplitSizes
+from sglk.errors import ConfigError, ModelLoadError
+from sglk.layers.weights import Shape, read_part
+from sglk.models.spec import ModelSpec
+from sglk.models.weights import WeightSource
+from sglk.parallel.ranks import Ranks
+
+KV = frozenset({"k_proj", "v_proj"})
+BY_OUTPUTS = KV | {"q_proj", "gate_proj", "up_proj", "w1", "w3"}
+"""Projections into a block, of which each rank has some outputs."""
+BY_INPUTS = frozenset({"o_proj", "down_proj", "w2"})
+"""Projections out of a block, of which each rank has the inputs that it computes itself."""
+
+Stored = torch.Tensor | QuantisedMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Piece `index` of `pieces` equal ones along an axis."""
+
+    axis: int
+    pieces: int
+    index: int
+
+
+class RankPart:
+    """What one of `ranks` has of the model that `whole` describes.
+
+    Raises ConfigError, in which the model is called `name`, where it cannot be split.
+    """
+
+    def __init__(self, whole: ModelSpec, ranks: Ranks, name: str) -> None:
+        problem = _sizes(whole).problem(ranks.size, name)
+        if problem is not None:
+            raise ConfigError(problem)
+        self.ranks = ranks
+        self.spec = _part_of_spec(whole, ranks.size)
+        self._kv_pieces = min(whole.num_key_value_heads, ranks.size)
+
+    def cut(self, name: str) -> Cut | None:
+        """Return which piece of the tensor called `name` the rank has, None where it has all of it."""
+        layer, _, kind = name.rpartition(".")
+        projection = layer.rpartition(".")[2]
+        if projection in BY_INPUTS:
+            return self._cut(1, self.ranks.size) if kind == "weight" else None
+        if projection in BY_OUTPUTS:
+            return self._cut(0, self._kv_pieces if projection in KV else self.ranks.size)
+        return None
+
+    def _cut(self, axis: int, pieces: int) -> Cut | None:
+        # Ranks that share a piece are neighbours, as the query heads that share a key-value head are.
+        return Cut(axis, pieces, self.ranks.rank * pieces // self.ranks.size) if pieces > 1 else None
+
+    def whole_shape(self, name: str, shape: Shape) -> Shape:
+        """Return the shape in the checkpoint of a tensor that has `shape` in this part."""
+        cut = self.cut(name)
+        return (
+            shape if cut is None else tuple(n * cut.pieces if axis == cut.axis else n for axis, n in enumerate(shape))
+        )
+
+    def whole_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Return the same for all tensors of a model."""
+        return {name: self.whole_shape(name, shape) for name, shape in shapes.items()}
+
+
+class PartWeights:
+    """A WeightSource of one part, over a source of the whole model; `shapes` are those of the part's tensors."""
+
+    def __init__(self, source: WeightSource, part: RankPart, shapes: Mapping[str, Shape]) -> None:
+        self._source = source
+        self._part = part
+        self._shapes = shapes
+
+    def __str__(self) -> str:
+        return str(self._source)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all tensors of the whole model."""
+        return self._source.names()
+
+    def get(self, name: str) -> Stored:
+        """Return the part's piece of one tensor; a tensor that the model does not have comes as it is stored."""
+        if name not in self._shapes:
+            return self._source.get(name)
+        stored = read_part(self._source, (name, self._part.whole_shape(name, self._shapes[name])))
+        cut = self._part.cut(name)
+        if cut is not None:
+            return self._piece(name, stored, cut)
+        if self._part.ranks.rank and _is_output_bias(name):
+            assert isinstance(stored, torch.Tensor)
+            # Each rank adds what it has: the bias of a sum is added once.
+            return torch.zeros_like(stored)
+        return stored
+
+    def _piece(self, name: str, stored: Stored, cut: Cut) -> Stored:
+        size = stored.shape[cut.axis] // cut.pieces
+        start = cut.index * size
+        if isinstance(stored, torch.Tensor):
+            return stored.narrow(cut.axis, start, size)
+        if cut.axis == 0:
+            return stored.rows(slice(start, start + size))
+        if obstacle := _obstacle(stored, size):
+            raise ModelLoadError(
+                f"{self}: {name!r} is quantised in {obstacle}, which runtime.tp_size={cut.pieces} would cut; lower it"
+            )
+        return _columns(stored, start, start + size)
+
+
+def _sizes(spec: ModelSpec) -> SplitSizes:
+    moe = spec.moe
+    widths = {spec.intermediate_size} if moe is None or moe.dense_layers else set()
+    if moe is not None:
+        widths |= {moe.moe_intermediate_size, moe.shared_expert_intermediate_size or moe.moe_intermediate_size}
+    return SplitSizes(spec.num_attention_heads, spec.num_key_value_heads, frozenset(widths))
+
+
+def _part_of_spec(spec: ModelSpec, size: int) -> ModelSpec:
+    moe = spec.moe
+    if moe is not None:
+        shared = moe.shared_expert_intermediate_size
+        moe = replace(
+            moe,
+            moe_intermediate_size=moe.moe_intermediate_size // size,
+            shared_expert_intermediate_size=None if shared is None else shared // size,
+        )
+    return replace(
+        spec,
+        num_attention_heads=spec.num_attention_heads // size,
+        num_key_value_heads=max(1, spec.num_key_value_heads // size),
+        intermediate_size=spec.intermediate_size // size,
+        moe=moe,
+    )
+
+
+def _is_output_bias(name: str) -> bool:
+    layer, _, kind = name.rpartition(".")
+    return kind == "bias" and layer.rpartition(".")[2] in BY_INPUTS
+
+
+def _obstacle(matrix: QuantisedMatrix, inputs: int) -> str | None:
+    """Return what keeps `matrix` from being cut into pieces of so many inputs."""
+    if matrix.order_E is not None:
+        return "another order than that of its inputs"
+    if matrix.scales_OG.shape[1] > 1 and inputs % matrix.group_size:
+        return f"groups of {matrix.group_size} inputs"
+    if matrix.four_bit and inputs % 2:
+        return "pairs of inputs"
+    return None
+
+
+def _columns(matrix: QuantisedMatrix, start: int, end: int) -> QuantisedMatrix:
+    """Return a view of the inputs from `start` to before `end`, which are whole groups or part of the only one."""
+    groups = slice(None)
+    if matrix.scales_OG.shape[1] > 1:
+        groups = slice(start // matrix.group_size, end // matrix.group_size)
+    per_byte = 2 if matrix.four_bit else 1
+    return replace(
+        matrix,
+        values=matrix.values[:, start // per_byte : end // per_byte],
+        scales_OG=matrix.scales_OG[:, groups],
+        zeros_OG=None if matrix.zeros_OG is None else matrix.zeros_OG[:, groups],
+        group_size=min(matrix.group_size, end - start),
+    )
