@@ -95,16 +95,23 @@ class QuantisedWeight:
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""
-        outputs = sum(shape[0] for _, shape in self.parts)
         matrix: QuantisedMatrix | None = None
         start = 0
         for part in self.parts:
-            piece = self._quantised(read_part(source, part))
-            matrix = matrix or allocate_like(piece, outputs, backend)
-            copy_rows(piece, matrix.rows(slice(start, start + piece.shape[0])), backend)
-            start += piece.shape[0]
+            matrix = self._load_part(part, start, matrix, source, backend)
+            start += part[1][0]
         assert matrix is not None
         self._pack(matrix)
+
+    def _load_part(
+        self, part: Part, start: int, matrix: QuantisedMatrix | None, source: TensorSource, backend: DeviceBackend
+    ) -> QuantisedMatrix:
+        """Copy one projection into its rows from `start` on; the first one says of what kind all of them are."""
+        piece = self._quantised(read_part(source, part))
+        outputs = sum(shape[0] for _, shape in self.parts)
+        matrix = matrix or allocate_like(piece, outputs, backend)
+        copy_rows(piece, matrix.rows(slice(start, start + piece.shape[0])), backend)
+        return matrix
 
     def _quantised(self, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:
         if isinstance(stored, QuantisedMatrix):

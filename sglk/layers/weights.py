@@ -65,9 +65,10 @@ class Weight:
         self.tensor = backend.allocate(self.shape, dtype)
         start = 0
         for part in self.parts:
-            stored = full_precision(read_part(source, part))
-            backend.copy(stored, self.tensor[start : start + len(stored)])
-            start += len(stored)
+            rows = part[1][0]
+            # No name for the part here: it would keep one part in memory while the next is read.
+            backend.copy(full_precision(read_part(source, part)), self.tensor[start : start + rows])
+            start += rows
 
 
 def read_part(source: TensorSource, part: Part) -> torch.Tensor | QuantisedMatrix:

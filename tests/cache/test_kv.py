@@ -1,0 +1,31 @@
+"""What a token takes in the KV pool, and what the pool holds."""
+
+import pytest
+import torch
+
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.dtypes import torch_dtype
+from sglk.cache.kv import KVLayout, KVPool
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_a_token_takes_a_key_and_a_value_of_every_head_and_layer(dtype: str) -> None:
+    assert KVLayout(3, 2, 64, torch_dtype(dtype)).bytes_per_token == 2 * 3 * 2 * 64 * BYTES[dtype]
+
+
+def test_int8_also_takes_a_scale_for_each_of_them() -> None:
+    assert KVLayout(3, 2, 64, torch.int8).bytes_per_token == 2 * 3 * 2 * (64 + 4)
+
+
+@pytest.mark.parametrize("dtype", [*BYTES, "int8"])
+def test_the_pool_holds_what_its_layout_says_and_gives_all_of_it_back(dtype: str) -> None:
+    pool = KVPool(CpuBackend(num_threads=1), KVLayout(3, 2, 8, torch_dtype(dtype)), num_pages=5, page_size=4)
+    scales = [part for pair in pool.scales if pair for part in (pair.keys_SK, pair.values_SK)]
+    tensors = [*pool.keys, *pool.values, *scales]
+    assert {tensor.shape for tensor in pool.keys} == {(20, 2, 8)}
+    assert len(scales) == (6 if dtype == "int8" else 0)
+    assert sum(tensor.nbytes for tensor in tensors) == pool.num_bytes
+    pool.free()
+    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == 0
