@@ -69,11 +69,13 @@ class Guide:
         """Return the tokens that may come next; the array is overwritten by the next call. Raises GrammarError."""
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
         self._check()
+        if not self._mask.any():
+            raise GrammarError("no token of the vocabulary fits")
         return self._mask
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(_first_line(self._matcher.get_error()))
+            raise GrammarError(_reason(self._matcher.get_error()))
 
 
 class Grammars:
@@ -99,7 +101,7 @@ class Grammars:
                 self._compiled.move_to_end(grammar)
             tokenizer = self._tokenizer = self._tokenizer or self._read_vocabulary(grammar)
         # Outside the lock: one that is hard to compile must not hold up others.
-        matcher = matcher or _compile(grammar, tokenizer)
+        matcher = matcher or self._compile(grammar, tokenizer)
         with self._lock:
             self._compiled[grammar] = matcher
             while len(self._compiled) > MAX_CACHED:
@@ -115,6 +117,17 @@ class Grammars:
             raise RequestError(message, param=grammar.kind, code="unsupported_parameter")
         wrapped = _WrappedVocabulary(self._vocabulary, self._vocab_size, self._end_token_ids[0])
         return import_module(LIBRARY).LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._end_token_ids)
+
+    def _compile(self, grammar: Grammar, tokenizer: Any) -> Any:
+        _check_text(grammar)
+        library = import_module(LIBRARY)
+        try:
+            matcher = library.LLMatcher(tokenizer, library.grammar_from(grammar.kind, grammar.text), log_level=0)
+            # The first mask takes the longest, and shows what is too complex to follow.
+            Guide(matcher.deep_copy(), self._vocab_size).allowed()
+        except (ValueError, GrammarError) as error:
+            raise _refusal(grammar, _reason(str(error))) from None
+        return matcher
 
 
 def guided_decoding_available() -> bool:
@@ -139,30 +152,24 @@ class _WrappedVocabulary:
         return self._vocabulary.encode(text, add_special_tokens=False)
 
 
-def _compile(grammar: Grammar, tokenizer: Any) -> Any:
-    library = import_module(LIBRARY)
-    _check_choice(grammar)
-    try:
-        matcher = library.LLMatcher(tokenizer, library.grammar_from(grammar.kind, grammar.text), log_level=0)
-    except ValueError as error:
-        raise _refusal(grammar, str(error)) from None
-    if matcher.is_error():
-        raise _refusal(grammar, matcher.get_error())
-    return matcher
-
-
-def _check_choice(grammar: Grammar) -> None:
-    if grammar.kind == "choice" and not all(json.loads(grammar.text) or [""]):
-        raise _refusal(grammar, "it must have at least one text, and no empty one")
+def _check_text(grammar: Grammar) -> None:
+    """Refuse what the library would complain about in words of its own, or not at all."""
+    if grammar.kind in ("json_schema", "choice"):
+        try:
+            value = json.loads(grammar.text)
+        except ValueError as error:
+            raise _refusal(grammar, f"it is not JSON: {error}") from None
+        if grammar.kind == "choice" and not (value and all(value)):
+            raise _refusal(grammar, "it must have at least one text, and no empty one")
 
 
 def _refusal(grammar: Grammar, reason: str) -> RequestError:
     name = grammar.kind.replace("_", " ")
-    return RequestError(f"the {name} is invalid: {_first_line(reason)}", param=grammar.kind, code="invalid_grammar")
+    return RequestError(f"the {name} is invalid: {reason}", param=grammar.kind, code="invalid_grammar")
 
 
-def _first_line(text: str) -> str:
-    """Return a message of the library in one line, without the dump of its state."""
-    text = text.partition("\n<state>")[0]
-    lines = [line.strip() for line in text.splitlines()]
-    return "; ".join(line for line in lines if line.strip("^ "))[:300]
+def _reason(text: str) -> str:
+    """Return a message of the library in one line, without drawings of the place and dumps of its state."""
+    lines = [line.strip() for line in text.partition("\n<state>")[0].splitlines()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return "; ".join(errors or lines)[:300]
