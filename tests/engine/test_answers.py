@@ -74,6 +74,16 @@ def test_beginning_of_a_stop_string_is_part_of_an_answer_that_ends_before_it() -
     assert receiver.text == "ABCDE"
 
 
+@pytest.mark.parametrize(("least", "text"), [(0, "A"), (2, "ABC"), (3, "ABC"), (4, "ABCBC"), (6, "ABCBCBC")])
+def test_stop_strings_in_the_first_tokens_are_ignored(least: int, text: str) -> None:
+    with running(scripted("ABCBCBCBC")) as engine:
+        sampling = SamplingParams(temperature=0, stop=("BC",), min_new_tokens=least)
+        receiver = submit(engine, "r", "hi", sampling)
+        receiver.wait()
+
+    assert receiver.text == text
+
+
 def test_stop_token_ends_the_answer_even_when_eos_is_ignored() -> None:
     with running(scripted("ABCDEFG")) as engine:
         sampling = SamplingParams(temperature=0, stop_token_ids=(ord("D"),), ignore_eos=True)
