@@ -1,6 +1,6 @@
 """Who holds which page of the KV pool."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 FREE, HELD, CACHED = 0, 1, 2
 
@@ -55,28 +55,32 @@ class PagePool:
         assert count <= self.free_pages, f"{count} pages wanted, {self.free_pages} free"
         pages = self._find(count, self._cursor if after is None else after + 1)
         self._move(pages, FREE, HELD)
-        if pages and after is None:
-            self._cursor = pages[-1] + 1
         return pages
 
-    def adopt(self, pages: Iterable[int]) -> None:
+    def adopt(self, pages: Sequence[int]) -> None:
         """Make the prefix cache the owner of `pages`, which a request held."""
         self._move(pages, HELD, CACHED)
 
-    def free(self, pages: Iterable[int]) -> None:
+    def free(self, pages: Sequence[int]) -> None:
         """Give pages back that a request held."""
         self._move(pages, HELD, FREE)
 
-    def evict(self, pages: Iterable[int]) -> None:
+    def evict(self, pages: Sequence[int]) -> None:
         """Give pages back that the prefix cache owned."""
         self._move(pages, CACHED, FREE)
 
     def _find(self, count: int, start: int) -> list[int]:
         run = bytes(count)
-        first = start if self._state.startswith(run, start) else self._state.find(run, self._cursor)
+        if self._state.startswith(run, start):
+            return list(range(start, start + count))
+        first = self._state.find(run, self._cursor)
         if first < 0:
             first = self._state.find(run)
-        return list(range(first, first + count)) if first >= 0 else self._scattered(count)
+        if first < 0:
+            return self._scattered(count)
+        # The search goes on where it ended: what lies before is taken, more often than not.
+        self._cursor = first + count
+        return list(range(first, first + count))
 
     def _scattered(self, count: int) -> list[int]:
         pages: list[int] = []
@@ -86,8 +90,7 @@ class PagePool:
             pages.append(page)
         return pages
 
-    def _move(self, pages: Iterable[int], source: int, target: int) -> None:
-        pages = pages if isinstance(pages, Sequence) else list(pages)
+    def _move(self, pages: Sequence[int], source: int, target: int) -> None:
         for page in pages:
             assert self._state[page] == source, f"page {page} is in state {self._state[page]}, not {source}"
             self._state[page] = target

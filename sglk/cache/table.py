@@ -1,5 +1,7 @@
 """The page table of one request."""
 
+from array import array
+
 from sglk.cache.pages import PagePool
 from sglk.cache.radix import Prefix, RadixCache
 
@@ -16,8 +18,8 @@ class PageTable:
         """Where the shared prefix ends in the tree."""
         self.shared = 0
         """Leading pages that belong to the prefix cache."""
-        self.pages: list[int] = []
-        """Pages of positions 0, page_size, 2 * page_size, ..."""
+        self.pages = array("q")
+        """Pages of positions 0, page_size, 2 * page_size, ...; quick to make a tensor of."""
 
     @property
     def capacity(self) -> int:
@@ -41,7 +43,7 @@ class PageTable:
             self._cache.evict(missing - self._pool.free_pages)
         if missing > self._pool.free_pages:
             return False
-        self.pages += self._pool.allocate(missing, self.pages[-1] if self.pages else None)
+        self.pages.extend(self._pool.allocate(missing, self.pages[-1] if self.pages else None))
         return True
 
     def share(self, tokens: tuple[int, ...]) -> None:
@@ -54,7 +56,7 @@ class PageTable:
             self.share(tokens)
         self._pool.free(self.pages[self.shared :])
         self._cache.unlock(self.node)
-        self.node, self.shared, self.pages = self._cache.root, 0, []
+        self.node, self.shared, self.pages = self._cache.root, 0, array("q")
 
     def _adopt(self, prefix: Prefix) -> None:
         if len(prefix.pages) < self.shared:
@@ -62,4 +64,4 @@ class PageTable:
         self._cache.lock(prefix.node)
         self._cache.unlock(self.node)
         self.node, self.shared = prefix.node, len(prefix.pages)
-        self.pages[: self.shared] = prefix.pages
+        self.pages[: self.shared] = array("q", prefix.pages)

@@ -6,6 +6,7 @@ from typing import Any
 from sglk.cache.pages import CACHED, FREE, HELD, PagePool
 from sglk.cache.radix import RadixCache
 from sglk.config.schema import RuntimeConfig
+from sglk.engine import policy
 from sglk.engine.batch import Batch
 from sglk.engine.isolation import run_rows
 from sglk.engine.messages import GenerateRequest, SamplingParams
@@ -42,10 +43,12 @@ class Rig:
 
     def step(self) -> list[str]:
         """Run one step; return the requests that finished."""
-        decoding = list(self.scheduler._decoding)
+        decoding, waiting = list(self.scheduler._decoding), list(self.scheduler._waiting.values())
+        overdue = [request for request in waiting if self.scheduler._pass - request.queued_at >= policy.MAX_PASSES]
         batch = self.scheduler.schedule()
         assert batch is not None
         self.check()
+        self._check_order(batch, waiting, overdue)
         self._check_progress(batch, [name for name in decoding if name in self.scheduler._decoding])
         self.batches.append(batch)
         finished = []
@@ -98,6 +101,15 @@ class Rig:
         unchunked = self.runtime.chunked_prefill_size == -1 and len(prefills) == 1
         assert unchunked or sum(len(row.input_ids) for row in prefills) <= self.runtime.max_prefill_tokens
 
+    def _check_order(self, batch: Batch, waiting: list[Request], overdue: list[Request]) -> None:
+        """Nobody who has waited long is overtaken, but while the prompt that it shares is being computed."""
+        queue = self.scheduler._waiting
+        admitted = [request for request in waiting if request.request_id not in queue]
+        leads = [self.live[row.request_id].lead for row in batch.rows[: batch.num_prefills]]
+        for request in overdue:
+            if request.request_id in queue and admitted and waiting.index(admitted[-1]) > waiting.index(request):
+                assert any(lead == tuple(request.tokens[: len(lead)]) for lead in leads if lead is not None)
+
     def _check_locks(self) -> None:
         wanted: dict[int, int] = {}
         for request in self.live.values():
@@ -106,7 +118,7 @@ class Rig:
                 wanted[id(node)] = wanted.get(id(node), 0) + 1
                 path[:0] = node.pages
                 node = node.parent
-            assert path == request.table.pages[: request.table.shared]
+            assert path == request.table.pages[: request.table.shared].tolist()
         assert all(node.locks == wanted.get(id(node), 0) for node in self.cache.nodes())
 
 
