@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,10 @@ from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
 from sglk.testing.tiny import tiny_config
 from tests.engine.receiving import TOKENIZER, Receiver, submit
-from tests.models.greedy import oracle, tiny_runner
+from tests.models.greedy import ARCHITECTURES, oracle, tiny_runner
 
 CONFIG = tiny_config()
+FAMILIES = ("mistral", "qwen2-window", "qwen3-layer-types", "mixtral", "qwen2-moe-mixed", "qwen3-moe")
 COUNT = 12
 GREEDY = SamplingParams(max_new_tokens=COUNT, temperature=0.0, ignore_eos=True)
 
@@ -33,10 +35,15 @@ def expected() -> list[list[int]]:
     return oracle(CONFIG, prompts(), COUNT)
 
 
+@cache
+def expected_of(family: str) -> list[list[int]]:
+    return oracle(ARCHITECTURES[family], prompts()[1:7], COUNT)
+
+
 @contextmanager
-def real_engine(**runtime: Any) -> Iterator[Engine]:
+def real_engine(config: dict[str, Any] = CONFIG, **runtime: Any) -> Iterator[Engine]:
     settings = {"max_total_tokens": 2048, "num_threads": 1} | runtime
-    engine = Engine(tiny_runner(CONFIG, **settings), TOKENIZER, RuntimeConfig(**settings))
+    engine = Engine(tiny_runner(config, **settings), TOKENIZER, RuntimeConfig(**settings))
     engine.start()
     try:
         yield engine
@@ -74,6 +81,30 @@ def test_tokens_equal_those_of_transformers(runtime: dict[str, Any]) -> None:
     if runtime.get("max_total_tokens") == 96:
         assert stats.retractions > 0
         assert stats.evicted_tokens > 0
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"page_size": 1, "chunked_prefill_size": 7, "max_total_tokens": 90, "schedule_conservativeness": 0.01},
+        {"page_size": 16, "chunked_prefill_size": 32, "enable_mixed_chunk": True, "disable_radix_cache": True},
+    ],
+    ids=["small pool", "mixed chunks"],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_tokens_through_retraction_and_an_abort(family: str, runtime: dict[str, Any]) -> None:
+    with real_engine(ARCHITECTURES[family], **runtime) as engine:
+        doomed = submit(engine, "doomed", prompts()[0][:10], replace(GREEDY, max_new_tokens=75))
+        doomed.wait_for(lambda: len(doomed.token_ids) > 0)
+        receivers = [submit(engine, str(i), prompt, GREEDY) for i, prompt in enumerate(prompts()[1:7])]
+        receivers[0].wait_for(lambda: len(receivers[0].token_ids) > 0)
+        engine.abort("doomed")
+        for receiver in receivers:
+            receiver.wait()
+        assert [receiver.token_ids for receiver in receivers] == expected_of(family)
+        stats = engine.stats()
+    if runtime["page_size"] == 1:
+        assert stats.retractions > 0
 
 
 def test_cached_twin_and_longer_prompt_continue_alike() -> None:
