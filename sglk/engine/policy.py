@@ -1,9 +1,10 @@
 """Schedule policies: in which order waiting requests are admitted.
 
 `lpm` and `shortest_prompt_first` let requests overtake. A request that has seen MAX_PASSES admission passes (those in
-which at least one request left the queue) goes first, in order of arrival, and so does one that was retracted. So any
-request starts within MAX_PASSES admission passes plus one for each request that arrived before it or was retracted
-(and the few in which the prompt that it shares with a running request is still being computed, see Scheduler).
+which at least one request left the queue) goes first, in order of arrival, and so does one that was retracted. While
+the first in order does not fit, nobody is admitted. So any request starts within MAX_PASSES admission passes, and one
+more for each request that arrived before it or was retracted. Passes do not count in which the prompt whose beginning
+it shares is still being computed (see Scheduler); each request before it can make it wait so once.
 """
 
 from collections.abc import Callable, Collection, Iterable

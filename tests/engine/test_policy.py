@@ -5,6 +5,7 @@ import pytest
 from sglk.config.check import POLICIES as CHECKED_POLICIES
 from sglk.engine.messages import SamplingParams
 from sglk.engine.policy import MAX_LPM_WAITING, MAX_PASSES, POLICIES, find_policy
+from sglk.engine.scheduler import MAX_PASSED_OVER
 from sglk.errors import ConfigError
 from tests.engine.scheduling import Rig, alone
 
@@ -74,9 +75,10 @@ def test_lpm_becomes_fcfs_in_a_long_queue() -> None:
     assert start_order(rig) == ["cold 0"]
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("policy", ["lpm", "shortest_prompt_first"])
-def test_nobody_starves_under_a_stream_of_favourites(policy: str) -> None:
-    rig = Rig(schedule_policy=policy, max_running_requests=2)
+def test_nobody_starves_under_a_stream_of_favourites(policy: str, mixed: bool) -> None:
+    rig = Rig(schedule_policy=policy, max_running_requests=2, enable_mixed_chunk=mixed)
     warm(rig, prompt(64))
     disfavoured = rig.add("last", prompt(80, 1), SHORT)
     pending = [f"hot {index}" for index in range(200)]
@@ -91,6 +93,66 @@ def test_nobody_starves_under_a_stream_of_favourites(policy: str) -> None:
     assert len(pending) > 100
     rig.finish()
     assert rig.done["last"].tokens[80:] == alone(prompt(80, 1), SHORT)
+
+
+@pytest.mark.parametrize("policy", ["lpm", "shortest_prompt_first"])
+def test_large_request_starts_although_small_ones_always_fit(policy: str) -> None:
+    """The favourites leave less room than it needs, until it is due and they have to wait for it."""
+    rig = Rig(schedule_policy=policy, pool_tokens=256, page_size=1)
+    warm(rig, prompt(20))
+    large = rig.add("large", prompt(200, 1), SHORT)
+    count = 0
+    while large.admissions == 0 and count < 500:
+        while rig.scheduler.num_waiting < 4:
+            count += 1
+            talk = SamplingParams(max_new_tokens=30, temperature=0.0, ignore_eos=True)
+            rig.add(f"small {count}", [*prompt(20), count % 256], talk)
+        rig.step()
+    passes = sum(batch.num_prefills > 0 for batch in rig.batches)
+
+    assert 2 < passes <= MAX_PASSES + 1
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm", "shortest_prompt_first"])
+def test_twins_in_the_queue_keep_nobody_else_waiting(policy: str) -> None:
+    rig = Rig(schedule_policy=policy, max_running_requests=4, chunked_prefill_size=64)
+    for index in range(10):
+        rig.add(f"twin {index}", [*prompt(150), index], SHORT)
+    rig.add("other", prompt(40, 1), SHORT)
+    rig.step()
+
+    assert "other" in {row.request_id for row in rig.batches[0].rows}
+
+
+def test_search_beyond_twins_ends_after_some() -> None:
+    rig = Rig(max_running_requests=4, chunked_prefill_size=64)
+    for index in range(MAX_PASSED_OVER + 1):
+        rig.add(f"twin {index}", [*prompt(150), index], SHORT)
+    rig.add("other", prompt(40, 1), SHORT)
+    rig.step()
+
+    assert [row.request_id for row in rig.batches[0].rows] == ["twin 0"]
+    assert len(rig.finish()) == MAX_PASSED_OVER + 2
+
+
+@pytest.mark.parametrize("policy", ["lpm", "shortest_prompt_first"])
+def test_twin_of_a_steady_stream_starts(policy: str) -> None:
+    """Requests that arrive later share more of what is cached, or are shorter, and share its beginning as well."""
+    rig = Rig(schedule_policy=policy, max_running_requests=2, chunked_prefill_size=32, page_size=4, pool_tokens=512)
+    patient = rig.add("patient", [*prompt(140), *prompt(60, 1)], SHORT)
+    count = 0
+    while patient.admissions == 0 and count < 500:
+        while rig.scheduler.num_waiting < 4:
+            count += 1
+            rig.add(f"hot {count}", [*prompt(140), *prompt(40, count)], SHORT)
+            rig.cache.evict(8)
+        rig.step()
+    passes = sum(batch.num_prefills > 0 for batch in rig.batches)
+    chunks = -(-180 // 32)
+
+    assert passes <= (MAX_PASSES + 1) * chunks
+    rig.finish()
+    assert rig.done["patient"].tokens[200:] == alone(patient.prompt_ids, SHORT)
 
 
 def test_retracted_request_returns_before_others() -> None:
