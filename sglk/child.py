@@ -28,8 +28,8 @@ _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 class ChildProcess:
     """One running command with its log file.
 
-    `label` is what messages call it. Raises RunError if the log cannot be written. As a context manager it stops the
-    command on the way out.
+    `label` is what messages call it, and `pass_fds` are file descriptors that it inherits under their numbers. Raises
+    RunError if the log cannot be written. As a context manager it stops the command on the way out.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ChildProcess:
         label: str,
         env: Mapping[str, str] | None = None,
         grace_s: float = 10.0,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.label = label
         self.log = log
@@ -56,6 +57,7 @@ class ChildProcess:
                     env=None if env is None else {**os.environ, **env},
                     # Ctrl-C in the terminal reaches the owner alone, who then stops the child in order.
                     start_new_session=True,
+                    pass_fds=pass_fds,
                 )
         except OSError as error:
             raise RunError(f"cannot start {label} with log {str(log)!r}: {error.strerror}") from error
@@ -109,6 +111,10 @@ class ChildProcess:
         match = find()
         assert match is not None
         return match
+
+    def wait(self) -> None:
+        """Return when the command has ended."""
+        self._process.wait()
 
     def stop(self) -> None:
         """End the command and its workers: SIGTERM, then SIGKILL after `grace_s`. Harmless when it has ended."""

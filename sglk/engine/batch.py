@@ -1,12 +1,13 @@
 """One step's work as the scheduler hands it to a runner, and what a runner is: no tensors, no device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.logits import LogitRules
 from sglk.engine.messages import SamplingParams, TokenLogprob
+from sglk.errors import SglkError
 
 
 @dataclass(slots=True)
@@ -85,6 +86,10 @@ RowResult = int | Scored | RowFailure
 """What a row that reports comes to: a token, with logprobs where they are asked for, or nothing."""
 
 
+class RunnerLost(SglkError):
+    """The runner can never compute again: a process or a device that it needs is gone."""
+
+
 class Runner(Protocol):
     """A model on a device with a paged KV pool: computes batches, decides nothing.
 
@@ -130,7 +135,14 @@ class Runner(Protocol):
 
         A row that comes to nothing by itself (its logits are not numbers) fails alone. Where that cannot be told, `run`
         raises, and is called again with parts of the batch to find the rows that fail: the same rows give the same.
+        Raises RunnerLost when that makes no sense.
         """
 
     def peak_memory_bytes(self) -> int:
-        """Return the most device memory held since the start."""
+        """Return the most device memory held since the start; may be called from any thread."""
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Call `on_lost` with the reason, from any thread, when the runner is lost between two steps."""
+
+    def close(self) -> None:
+        """End what runs outside this process; the runner must not be used afterwards. Harmless when done before."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sglk.config.schema import RuntimeConfig, ServeConfig
 from sglk.engine.answer import Answer
-from sglk.engine.batch import Batch, RowFailure, RowResult, Runner
+from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.core import Core
 from sglk.engine.failure import describe
 from sglk.engine.grammar import Grammars, Guide
@@ -91,7 +91,11 @@ class Engine:
         # By name: what only talks to an engine, or brings its own runner, must not need torch.
         loading = import_module("sglk.engine.loading")
         runner, tokenizer = loading.load_runner(config)
-        return cls(runner, tokenizer, config.runtime)
+        try:
+            return cls(runner, tokenizer, config.runtime)
+        except BaseException:
+            runner.close()
+            raise
 
     @property
     def runtime(self) -> RuntimeConfig:
@@ -140,6 +144,7 @@ class Engine:
     def start(self) -> None:
         """Start the engine's thread."""
         self._thread.start()
+        self._runner.watch(self._lose_runner)
 
     def prepare(self, grammar: Grammar) -> None:
         """Compile `grammar`, so that `submit` need not; raises RequestError for one that cannot be followed."""
@@ -216,18 +221,29 @@ class Engine:
         if not self._thread.is_alive():
             self._stop()
             self._inbox.close("the engine is shut down")
+            self._runner.close()
             return
         with contextlib.suppress(RequestError):
             self._inbox.post(self._stop)
         self._thread.join(JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             logger.warning("the engine is still in its last step after %g s; left behind", JOIN_TIMEOUT_S)
+        self._runner.close()
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run `function` on the engine's thread, between two steps, and return its result."""
         assert self._thread.ident is not None, "start() comes first"
         assert threading.current_thread() is not self._thread, "a callback cannot wait for its own engine"
         return self._inbox.call(function).result()
+
+    def _lose_runner(self, reason: str) -> None:
+        """Let the engine's thread die of it, should it not find out by itself."""
+
+        def die() -> None:
+            raise RunnerLost(reason)
+
+        with contextlib.suppress(RequestError):
+            self._inbox.post(die)
 
     # The rest runs on the engine's thread.
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from sglk.engine.batch import Batch, RowFailure, RowResult, Runner
+from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.failure import describe, is_out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -17,6 +17,8 @@ def run_rows(runner: Runner, batch: Batch) -> list[RowResult | None]:
     """
     try:
         results = runner.run(batch)
+    except RunnerLost:
+        raise
     # The device, the driver and every op can raise anything.
     except Exception as error:
         logger.exception("a step of %d rows failed", len(batch.rows))

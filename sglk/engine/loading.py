@@ -1,25 +1,76 @@
 """From a deployment to a model on its device, ready for an engine."""
 
-from sglk.config.schema import ServeConfig
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from sglk.config.schema import ServeConfig, ServerConfig
 from sglk.engine.batch import Runner
+from sglk.engine.follower import Follower
+from sglk.engine.parallel_runner import ParallelRunner
+from sglk.engine.rank_messages import Call, Load
+from sglk.engine.rank_runner import RankRunner
 from sglk.engine.runner import ModelRunner
 from sglk.engine.support import check_support
 from sglk.models.loader import load_model
 from sglk.models.tokenizer import Tokenizer
+from sglk.parallel.ranks import ALONE, RankGroup, Ranks
 from sglk.plugins import load_backend
 
 
 def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
-    """Load the backend and the model of `config` for its first device; raises any SglkError.
+    """Load the backend and the model of `config` for the first `tp_size` devices of its first group.
 
-    What device or engine cannot do is refused before the model's files are read.
+    What device or engine cannot do is refused before the model's files are read. Raises any SglkError.
     """
+    return load_rank(config, ALONE) if config.runtime.tp_size == 1 else _load_ranks(config)
+
+
+def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer]:
+    """Load backend and model for the device of one of `ranks`; raises any SglkError."""
+    group = config.groups[0]
     name = config.chip.backend if config.backend.name == "auto" else config.backend.name
     factory = load_backend(name)
     backend = factory(
-        num_threads=config.runtime.num_threads, fallback=config.backend.fallback, **config.backend.options
+        num_threads=config.runtime.num_threads,
+        fallback=config.backend.fallback,
+        index=int(group.devices[ranks.rank].rpartition(":")[2]),
+        **config.backend.options,
     )
-    where = f"backend {name!r} of chip {config.chip.name!r}, device group {config.groups[0].name!r}"
+    where = f"backend {name!r} of chip {config.chip.name!r}, device group {group.name!r}"
     check_support(config.runtime, backend, where)
-    loaded = load_model(config.model, config.runtime, backend, where)
+    loaded = load_model(config.model, config.runtime, backend, where, ranks)
     return ModelRunner(loaded.model, backend, config.runtime), loaded.tokenizer
+
+
+def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:
+    """Start the processes of the other ranks, load all parts at the same time, and connect them."""
+    size = config.runtime.tp_size
+    config = _for_one_rank(config)
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(TemporaryDirectory(prefix="sglk-ranks-")))
+        followers = [Follower(rank, folder) for rank in range(1, size)]
+        for follower in followers:
+            ending.callback(follower.stop)
+            follower.send(Load(config, follower.rank))
+        ranks = RankGroup(0, size)
+        runner, tokenizer = load_rank(config, ranks)
+        for follower in followers:
+            follower.receive()
+        first, store = RankRunner(runner, ranks), folder / "store"
+        for follower in followers:
+            follower.send(Call("join", (store,)))
+        first.join(store)
+        for follower in followers:
+            follower.receive()
+        return ParallelRunner(first, followers, ending.pop_all()), tokenizer
+
+
+def _for_one_rank(config: ServeConfig) -> ServeConfig:
+    """Return what all ranks load from: an equal share of the processor's threads, and nothing of the server's keys."""
+    threads = config.runtime.num_threads or torch.get_num_threads()
+    runtime = replace(config.runtime, num_threads=max(1, threads // config.runtime.tp_size))
+    return replace(config, runtime=runtime, server=ServerConfig())

@@ -1,6 +1,6 @@
 """A model on one device: turns batches into tensors, runs them, and samples. Letters: T tokens, B rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 
 import numpy as np
@@ -50,7 +50,10 @@ class ModelRunner:
         """Return the KV tokens that fit the memory budget of `runtime`; the present pool counts as free."""
         memory = self.backend.memory_info()
         held = self.pool.num_bytes if self.pool else 0
-        room = DeviceRoom(memory.total, memory.free + held, self.backend.capabilities.host_memory)
+        host_memory = self.backend.capabilities.host_memory
+        # Main memory is one for all ranks, and each takes the same.
+        sharers = self.model.ranks.size if host_memory else 1
+        room = DeviceRoom(memory.total // sharers, memory.free // sharers + held, host_memory)
         context_length = runtime.context_length or self.context_length
         need = KVNeed(self.weights_bytes, self._layout.bytes_per_token, context_length)
         return kv_capacity_tokens(need, room, runtime)
@@ -62,6 +65,7 @@ class ModelRunner:
             raise ConfigError(f"runtime.page_size={page_size} is not supported by this backend; choose one of {sizes}")
         if self.pool is not None:
             self.pool.free()
+            self.pool = None
         self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
         spec, dtype = self.model.spec, self.model.dtype
         self._attention = PagedAttention(self.backend, self.pool, spec.num_attention_heads, dtype, spec.sliding_windows)
@@ -73,6 +77,12 @@ class ModelRunner:
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start."""
         return self.backend.peak_memory_bytes()
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Return at once: a device of this process is lost together with the process."""
+
+    def close(self) -> None:
+        """Return at once: nothing runs outside this process."""
 
     def _run(self, batch: Batch) -> list[RowResult]:
         assert self._attention is not None, "run before allocate_kv"

@@ -20,8 +20,11 @@ def check_support(runtime: RuntimeConfig, backend: DeviceBackend, where: str) ->
     if capabilities.page_sizes and runtime.page_size not in capabilities.page_sizes:
         sizes = ", ".join(map(str, capabilities.page_sizes))
         raise ConfigError(f"runtime.page_size={runtime.page_size} is not supported by {where}; choose one of {sizes}")
-    if runtime.tp_size != 1:
-        raise ConfigError(f"runtime.tp_size={runtime.tp_size} is not supported by the native engine; set it to 1")
+    if runtime.tp_size != 1 and capabilities.collectives is None:
+        raise ConfigError(
+            f"runtime.tp_size={runtime.tp_size} is not supported by {where}, which cannot add over several devices; "
+            "set it to 1"
+        )
     if runtime.enable_torch_compile:
         logger.warning("runtime.enable_torch_compile has no effect in the native engine")
 

@@ -78,9 +78,11 @@ def _check_supported(config: ServeConfig) -> None:
     if config.engine.name != "native":
         raise ConfigError(f"engine {config.engine.name!r} cannot be served yet; choose engine=native")
     devices = [device for group in config.groups for device in group.devices]
-    if len(devices) > 1:
+    tp_size = config.runtime.tp_size
+    if len(config.groups) > 1 or len(devices) != tp_size:
         raise ConfigError(
-            f"{len(devices)} devices are configured ({', '.join(devices)}); this version serves one, name one in groups"
+            f"{len(devices)} devices are configured in {len(config.groups)} groups ({', '.join(devices)}); this version"
+            f" serves one group of runtime.tp_size={tp_size} devices, name that many in groups"
         )
 
 

@@ -52,6 +52,7 @@ class ScriptedRunner:
         self._before_step = before_step
         self._spoils = spoils
         self._gate = gate
+        self.closed = False
         self._page_size = 1
         self._pages: list[list[tuple[int, int]]] = []
 
@@ -77,6 +78,14 @@ class ScriptedRunner:
     def peak_memory_bytes(self) -> int:
         """Return 0: nothing is held on a device."""
         return 0
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Keep `on_lost`, for a test to call."""
+        self.on_lost = on_lost
+
+    def close(self) -> None:
+        """Note that the runner is closed."""
+        self.closed = True
 
     def _result(self, row: BatchRow) -> RowResult | None:
         history = self._compute(row)

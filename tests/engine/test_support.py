@@ -42,7 +42,7 @@ class SmallBackend(CpuBackend):
         ({"quantization": "awq"}, f"runtime.quantization=awq is not supported by {WHERE}; supported schemes: w8a8"),
         ({"quantization": "w3"}, "runtime.quantization=w3 is not known to the native engine; choose one of w8a8"),
         ({"page_size": 16}, f"runtime.page_size=16 is not supported by {WHERE}; choose one of 128"),
-        ({"tp_size": 2}, "runtime.tp_size=2 is not supported by the native engine; set it to 1"),
+        ({"tp_size": 2}, f"runtime.tp_size=2 is not supported by {WHERE}, which cannot add over several devices"),
     ],
 )
 def test_each_limit_names_the_device_and_what_it_has(setting: dict[str, Any], message: str) -> None:

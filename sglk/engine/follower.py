@@ -1,0 +1,76 @@
+"""A rank's process as the engine's process sees it."""
+
+import sys
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+from sglk.child import ChildProcess
+from sglk.engine.batch import RunnerLost
+from sglk.engine.rank_messages import Call, Load, Reply
+from sglk.errors import RunError
+
+GRACE_S = 2.0
+"""A rank has nothing to save when it is told to stop."""
+
+
+class Follower:
+    """The process of rank `rank`, which ends with this one; its log goes into `folder`.
+
+    Every message is answered by one reply: `send` and `receive` alternate, from one thread.
+    """
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        self.rank = rank
+        self.peak_memory_bytes = 0
+        """The most memory that the rank's device held by its last reply."""
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._child = ChildProcess(
+                [sys.executable, "-m", "sglk.engine.rank_process", str(theirs.fileno())],
+                log=folder / f"rank{rank}.log",
+                label=f"rank {rank}",
+                # `-m` must not find modules in whatever folder the user is in.
+                env={"PYTHONSAFEPATH": "1"},
+                grace_s=GRACE_S,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def send(self, message: Load | Call) -> None:
+        """Tell the rank what to do; raises RunnerLost when it is gone."""
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise RunnerLost(f"rank {self.rank} cannot be reached: {error.strerror}") from error
+
+    def receive(self, timeout_s: float | None = None) -> Any:
+        """Return what came of the last message.
+
+        Raises what the rank raised, as a SglkError, and RunnerLost when it is gone, silent for `timeout_s`, or has lost
+        the other ranks.
+        """
+        try:
+            if not self._connection.poll(timeout_s):
+                raise RunnerLost(f"rank {self.rank} has not answered for {timeout_s:g} s")
+            reply: Reply = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise RunnerLost(f"rank {self.rank} closed its connection") from error
+        self.peak_memory_bytes = reply.peak_memory_bytes
+        if reply.failure is None:
+            return reply.value
+        error_here = reply.failure.error(self.rank)
+        raise RunnerLost(str(error_here)) if reply.failure.lost else error_here
+
+    def wait(self) -> str:
+        """Return, when the process has ended, in which way."""
+        self._child.wait()
+        try:
+            self._child.check()
+        except RunError as error:
+            return str(error)
+        raise AssertionError("a process that ended has not")
+
+    def stop(self) -> None:
+        """End the process; harmless when it has ended."""
+        self._child.stop()
+        self._connection.close()

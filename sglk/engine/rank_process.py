@@ -1,0 +1,69 @@
+"""The process of a rank other than the first: loads its part of the model, then does as the engine's process says.
+
+Started by `sglk.engine.follower` as `python -m sglk.engine.rank_process FD`; FD is its end of a pipe.
+"""
+
+import logging
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sglk.engine.loading import load_rank
+from sglk.engine.rank_messages import Call, Failure, Load, Reply
+from sglk.engine.rank_runner import RankRunner
+from sglk.errors import SglkError
+from sglk.parallel.ranks import RankGroup, RanksLost
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Serve until the pipe closes."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    with Connection(int(sys.argv[1])) as connection:
+        try:
+            serve(connection)
+        except (EOFError, BrokenPipeError):
+            # The engine's process is gone, and with it the reason to be here.
+            return
+
+
+def serve(connection: Any) -> None:
+    """Answer every message with one Reply; raises EOFError when the other end is closed."""
+    part: RankRunner | None = None
+    while True:
+        message = connection.recv()
+        try:
+            if isinstance(message, Load):
+                part, value = _load(message), None
+            else:
+                value = _call(part, message)
+            failure = None
+        # The device, the driver and every op can raise anything; whoever asked gets to know.
+        except Exception as error:
+            logger.exception("%s failed", type(message).__name__)
+            value, failure = None, in_words(error)
+        connection.send(Reply(value, failure, part.peak_memory_bytes() if part else 0))
+
+
+def in_words(error: Exception) -> Failure:
+    """Return what another process can be told of `error`."""
+    line = next(iter(str(error).splitlines()), "")
+    kind = type(error).__name__
+    text = line if isinstance(error, SglkError) else f"{kind}: {line}"
+    return Failure(kind, text, lost=isinstance(error, RanksLost))
+
+
+def _load(message: Load) -> RankRunner:
+    ranks = RankGroup(message.rank, message.config.runtime.tp_size)
+    runner, _ = load_rank(message.config, ranks)
+    return RankRunner(runner, ranks)
+
+
+def _call(part: RankRunner | None, message: Call) -> Any:
+    assert part is not None, "a call before the model is loaded"
+    return getattr(part, message.method)(*message.arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""One rank's part of a model as a runner that stays in step with the other ranks. Letters: T tokens, E hidden width."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.batch import Batch, RowResult
+from sglk.engine.messages import SamplingParams
+from sglk.engine.runner import ModelRunner
+from sglk.parallel.ranks import RankGroup, RanksLost
+
+SUM_TIMEOUT = timedelta(seconds=300)
+"""How long a rank waits for the others; an op that compiles its kernels when it first runs takes a while."""
+
+
+class RankRunner:
+    """The runner of one of `ranks`; `join` comes before the first step."""
+
+    def __init__(self, runner: ModelRunner, ranks: RankGroup) -> None:
+        self.runner = runner
+        self.ranks = ranks
+
+    def join(self, store: Path) -> None:
+        """Meet the other ranks in the file `store`; returns when all are there."""
+        ranks = self.ranks
+        meeting = FileStore(str(store), ranks.size)
+        ranks.join(self.runner.backend.process_group(meeting, ranks.rank, ranks.size, SUM_TIMEOUT))
+
+    def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
+        """Return the KV tokens that fit this rank's device."""
+        return self.runner.kv_capacity_tokens(runtime)
+
+    def allocate_kv(self, num_pages: int, page_size: int) -> None:
+        """Replace this rank's part of the KV pool."""
+        self.runner.allocate_kv(num_pages, page_size)
+
+    def run(self, batch: Batch) -> Sequence[RowResult]:
+        """Compute this rank's part of `batch`.
+
+        A rank that fails still brings nothing to every sum that the others wait for, so that they get through the step
+        and the next one finds all ranks at the same place. Raises RanksLost when that is no longer possible.
+        """
+        self.ranks.sums = 0
+        try:
+            return self.runner.run(batch)
+        except RanksLost:
+            raise
+        except Exception:
+            self._catch_up(batch.num_tokens)
+            raise
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory that this rank's device has held."""
+        return self.runner.peak_memory_bytes()
+
+    def _catch_up(self, num_tokens: int) -> None:
+        try:
+            self.runner.backend.execute_runnable(lambda: self._sum_zeros(num_tokens))
+        except RanksLost:
+            raise
+        except Exception as error:
+            raise RanksLost(f"rank {self.ranks.rank} failed and cannot catch up: {error}") from error
+
+    def _sum_zeros(self, num_tokens: int) -> None:
+        model = self.runner.model
+        shape_TE = (num_tokens, model.spec.hidden_size)
+        while self.ranks.sums < model.rank_sums:
+            self.ranks.sum(torch.zeros(shape_TE, dtype=model.dtype, device=self.runner.backend.device))
+
+
+def without_results(batch: Batch) -> Batch:
+    """Return what ranks other than the first need of `batch`: which tokens, where their KV goes, and no result."""
+    unsampled = SamplingParams()
+    rows = [
+        replace(
+            row,
+            request_id="",
+            input_ids=list(row.input_ids),
+            pages=list(row.pages),
+            sampling=unsampled,
+            samples=False,
+            tokens=(),
+            rules=None,
+            scored=range(0),
+        )
+        for row in batch.rows
+    ]
+    return Batch(rows, batch.num_prefills)
