@@ -90,10 +90,11 @@ def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig) -> str:
     fraction = runtime.mem_fraction_static
     given = (
         f"runtime.mem_fraction_static={fraction:g} of {device} bytes is {int(fraction * device)} bytes, "
-        f"the weights take {need.weights_bytes}, a page of {runtime.page_size} KV tokens "
-        f"{runtime.page_size * need.bytes_per_token}"
+        f"the weights take {need.weights_bytes}, each KV token {need.bytes_per_token}, "
+        f"a page of {runtime.page_size} of them {runtime.page_size * need.bytes_per_token}"
     )
-    full = need.weights_bytes + need.context_length * need.bytes_per_token
+    pages = -(-need.context_length // runtime.page_size)
+    full = need.weights_bytes + pages * runtime.page_size * need.bytes_per_token
     smallest = math.ceil(full / device * 1000) / 1000
     if smallest <= 1:
         return f"{given}; raise it to {smallest:g} or more, which leaves one request of {need.context_length} tokens"

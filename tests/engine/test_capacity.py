@@ -44,7 +44,7 @@ def test_too_small_a_fraction_names_all_numbers_and_the_smallest_that_works(frac
     with pytest.raises(CapacityError) as caught:
         kv_capacity_tokens(NEED, CARD, runtime(mem_fraction_static=fraction))
     message = str(caught.value)
-    for number in (f"{fraction}", str(10 * GIB), str(int(fraction * 10 * GIB)), str(2 * GIB)):
+    for number in (f"{fraction}", str(10 * GIB), str(int(fraction * 10 * GIB)), str(2 * GIB), f"token {GIB // 1024},"):
         assert number in message
     assert "lower" not in message
     advised = re.search(r"raise it to ([0-9.]+) or more", message)
@@ -52,6 +52,16 @@ def test_too_small_a_fraction_names_all_numbers_and_the_smallest_that_works(frac
     smallest = float(advised.group(1))
     assert kv_capacity_tokens(NEED, CARD, runtime(mem_fraction_static=smallest)) >= NEED.context_length
     assert smallest == pytest.approx((NEED.weights_bytes + GIB) / CARD.total, abs=0.001)
+
+
+def test_the_advice_leaves_whole_pages() -> None:
+    settings = runtime(mem_fraction_static=0.201, page_size=1000)
+    with pytest.raises(CapacityError) as caught:
+        kv_capacity_tokens(NEED, CARD, settings)
+    advised = re.search(r"raise it to ([0-9.]+) or more", str(caught.value))
+    assert advised is not None
+    settings.mem_fraction_static = float(advised.group(1))
+    assert kv_capacity_tokens(NEED, CARD, settings) // 1000 * 1000 >= NEED.context_length
 
 
 def test_a_device_too_small_for_any_fraction_says_so() -> None:
