@@ -59,7 +59,11 @@ class DeviceInfo:
 
 
 class DeviceBackend(ABC):
-    """One device of one chip family. Nothing above this class knows which chip it runs on."""
+    """One device of one chip family. Nothing above this class knows which chip it runs on.
+
+    What makes one takes the keywords `index` (which of the machine's devices of this kind), `num_threads`, `fallback`
+    and those of `backend.options`.
+    """
 
     name: str
     api_version: int = API_VERSION

@@ -8,6 +8,7 @@ from sglk.config.quantization import is_declared
 from sglk.config.schema import (
     BenchConfig,
     ChipConfig,
+    GroupConfig,
     LoadConfig,
     ModelConfig,
     ObjectiveConfig,
@@ -64,11 +65,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     yield from runtime_problems(config.runtime, config.chip, config.model)
     yield from _server(config.server)
     for group in config.groups:
-        if len(group.devices) % config.runtime.tp_size:
-            yield (
-                f"device group {group.name!r} has {len(group.devices)} devices, which runtime.tp_size="
-                f"{config.runtime.tp_size} does not divide"
-            )
+        yield from _device_group(group, config.runtime.tp_size)
     if isinstance(config, BenchConfig):
         yield from _workload(config.workload)
         yield from _load(config.bench)
@@ -76,6 +73,20 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield from _objective(config.objective)
         yield from _search(config.search, config.objective, config)
         yield from _study(config.study)
+
+
+def _device_group(group: GroupConfig, tp: int) -> Iterator[str]:
+    if tp < 2:
+        return
+    count = len(group.devices)
+    if count % tp:
+        yield f"device group {group.name!r} has {count} devices, which runtime.tp_size={tp} does not divide"
+    kinds = sorted({device.partition(":")[0] for device in group.devices})
+    if len(kinds) > 1:
+        yield (
+            f"device group {group.name!r} mixes {' and '.join(kinds)}; the parts of one model, of which"
+            f" runtime.tp_size={tp} makes {tp}, run on one kind of device"
+        )
 
 
 def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfig) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A rank's process as the engine's process sees it."""
 
+import os
 import sys
 from multiprocessing import Pipe
 from pathlib import Path
@@ -30,8 +31,8 @@ class Follower:
                 [sys.executable, "-m", "sglk.engine.rank_process", str(theirs.fileno())],
                 log=folder / f"rank{rank}.log",
                 label=f"rank {rank}",
-                # `-m` must not find modules in whatever folder the user is in.
-                env={"PYTHONSAFEPATH": "1"},
+                # The same modules as here, plugins among them, and none from whatever folder the user is in.
+                env={"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"},
                 grace_s=GRACE_S,
                 pass_fds=(theirs.fileno(),),
             )

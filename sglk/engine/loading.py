@@ -52,10 +52,11 @@ def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:
     config = _for_one_rank(config)
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="sglk-ranks-")))
-        followers = [Follower(rank, folder) for rank in range(1, size)]
-        for follower in followers:
+        followers = []
+        for rank in range(1, size):
+            followers.append(follower := Follower(rank, folder))
             ending.callback(follower.stop)
-            follower.send(Load(config, follower.rank))
+            follower.send(Load(config, rank))
         ranks = RankGroup(0, size)
         runner, tokenizer = load_rank(config, ranks)
         for follower in followers:

@@ -46,9 +46,9 @@ def serve(config: ServeConfig, profile_path: Path | None) -> None:
 def load_deployment(config: ServeConfig, profile_path: Path | None = None) -> Deployment:
     """Load model and chat template, start the engine and see it generate a token."""
     engine = Engine.from_config(config)
-    template = load_chat_template(engine.tokenizer, config.server.chat_template)
-    engine.start()
     try:
+        template = load_chat_template(engine.tokenizer, config.server.chat_template)
+        engine.start()
         warm_up(engine)
     except BaseException:
         engine.shutdown(0.0)

@@ -37,6 +37,8 @@ from sglk.errors import ConfigError
         (["model=qwen3_30b_a3b", "runtime.tp_size=3"], "feed-forward width 768 of 'qwen3_30b_a3b' evenly"),
         (["model=smollm2", "model.num_key_value_heads=4"], "9 attention heads, which its 4 key-value heads do not"),
         (["groups='cpu:0,cpu:1,cpu:2'", "runtime.tp_size=2", "model=qwen7b"], "has 3 devices"),
+        (["groups='cuda:0,cpu:0'", "runtime.tp_size=2", "model=qwen7b"], "group 'group0' mixes cpu and cuda"),
+        (["runtime.tp_size=0"], "runtime.tp_size=0 is too small"),
         (["server.port=65536"], "allowed: 0 (any free port) to 65535"),
         (["server.port=-1"], "is not a port"),
         (["backend.fallback=never"], "allowed: allow, warn, forbid"),
@@ -95,7 +97,8 @@ def test_all_problems_are_named_at_once() -> None:
         ["chip=kunlun", "runtime.quantization=w8a8"],
         ["runtime.quantization=awq", "runtime.kv_cache_dtype=int8"],
         ["model=qwen7b", "runtime.tp_size=4"],
-        ["model=qwen0_5b", "runtime.tp_size=14"],
+        ["model=smollm2", "runtime.tp_size=3"],
+        ["model=qwen3_30b_a3b", "runtime.tp_size=8"],
     ],
 )
 def test_the_ends_of_ranges_are_allowed(words: list[str]) -> None:
