@@ -9,10 +9,16 @@ from sglk.errors import ModelLoadError
 from sglk.models.fields import Fields
 from sglk.models.gguf_file import GgufFile
 from sglk.models.rope_scaling import normalise_rope
-from sglk.models.spec import ModelSpec
+from sglk.models.spec import ModelSpec, MoeSpec
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-"""`general.architecture` to the class name of config.json."""
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+}
+"""`general.architecture` to the class name of config.json; `llama` with experts is Mixtral."""
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """What every published Llama 3.x uses; GGUF files keep only the resulting factors."""
@@ -30,11 +36,13 @@ def read_gguf_spec(file: GgufFile) -> ModelSpec:
     if metadata.integer(f"{kind}.rope.dimension_count", head_dim) != head_dim:
         raise metadata.wrong(f"{kind}.rope.dimension_count", f"the head dimension {head_dim}")
     theta, scaling, context = normalise_rope(_rope_config(file, metadata, kind, head_dim))
+    layers = metadata.integer(f"{kind}.block_count")
+    moe = _experts(file, metadata, kind, layers)
     return ModelSpec(
-        architecture=ARCHITECTURES[kind],
+        architecture="MixtralForCausalLM" if kind == "llama" and moe else ARCHITECTURES[kind],
         hidden_size=hidden,
         intermediate_size=metadata.integer(f"{kind}.feed_forward_length"),
-        num_hidden_layers=metadata.integer(f"{kind}.block_count"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
@@ -45,6 +53,9 @@ def read_gguf_spec(file: GgufFile) -> ModelSpec:
         rope_scaling=scaling,
         tie_word_embeddings="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
+        attention_output_bias="blk.0.attn_output.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
+        moe=moe,
         bos_token_id=min(metadata.token_ids("tokenizer.ggml.bos_token_id"), default=None),
         eos_token_ids=eos_token_ids(metadata),
     )
@@ -60,11 +71,34 @@ def _architecture(metadata: Fields) -> str:
     kind = metadata.text("general.architecture")
     if kind not in ARCHITECTURES:
         raise metadata.wrong("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
-    if metadata.integer(f"{kind}.expert_count", 1) > 1:
-        raise metadata.wrong(f"{kind}.expert_count", "absent (mixture-of-experts GGUF files cannot be loaded yet)")
     if metadata.integer("split.count", 1) > 1:
         raise metadata.wrong("split.count", "1; merge the parts with `llama-gguf-split --merge`")
     return kind
+
+
+def _experts(file: GgufFile, metadata: Fields, kind: str, layers: int) -> MoeSpec | None:
+    """Return the experts, their widths read off the tensors: not every file states them in its metadata."""
+    expected = kind in ("qwen2moe", "qwen3moe")
+    experts = metadata.integer(f"{kind}.expert_count") if expected else metadata.count(f"{kind}.expert_count", 0)
+    if not experts:
+        return None
+    top_k = metadata.integer(f"{kind}.expert_used_count")
+    if top_k > experts:
+        raise metadata.wrong(f"{kind}.expert_used_count", f"at most `{kind}.expert_count` ({experts})")
+    sparse = [layer for layer in range(layers) if f"blk.{layer}.ffn_gate_exps.weight" in file.tensors]
+    if not sparse:
+        raise ModelLoadError(f"{file.path}: tensor 'blk.0.ffn_gate_exps.weight' is missing; convert the model again")
+    width = file.tensors[f"blk.{sparse[0]}.ffn_gate_exps.weight"].shape[1]
+    shared = file.tensors.get(f"blk.{sparse[0]}.ffn_gate_shexp.weight")
+    return MoeSpec(
+        num_experts=experts,
+        num_experts_per_tok=top_k,
+        moe_intermediate_size=width,
+        # What llama.cpp does for these architectures where a file does not say.
+        norm_topk_prob=metadata.flag(f"{kind}.expert_weights_norm", kind != "qwen2moe"),
+        shared_expert_intermediate_size=shared.shape[0] if shared else None,
+        dense_layers=frozenset(range(layers)) - frozenset(sparse),
+    )
 
 
 def _vocab_size(file: GgufFile) -> int:

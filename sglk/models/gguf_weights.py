@@ -8,21 +8,31 @@ import torch
 from gguf.quants import dequantize
 
 from sglk.errors import ModelLoadError
+from sglk.models.experts import ExpertNames
 from sglk.models.gguf_file import GgufFile
+from sglk.models.registry import model_class
 from sglk.models.spec import ModelSpec
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
+    "attn_q_norm": "self_attn.q_norm",
     "attn_k": "self_attn.k_proj",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
+_STACK = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.weight")
+"""One tensor with the weights of all experts of a layer."""
 _ROPE_FACTORS = "rope_freqs.weight"
 """Part of the spec, not a weight."""
 
@@ -33,7 +43,15 @@ class GgufWeights:
     def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
         self._file = file
         self._spec = spec
-        self._stored_names = {huggingface_name(name): name for name in file.tensors if name != _ROPE_FACTORS}
+        names = model_class(spec.architecture).expert_names
+        self._stored: dict[str, tuple[str, int | None]] = {}
+        """Hugging Face name to the stored tensor and, where it is a stack, the expert."""
+        for name, tensor in file.tensors.items():
+            if stack := _STACK.fullmatch(name):
+                each = _expert_names(stack[1], stack[2], tensor.shape[0], names)
+                self._stored |= {one: (name, expert) for expert, one in enumerate(each)}
+            elif name != _ROPE_FACTORS:
+                self._stored[huggingface_name(name, names)] = name, None
         # llama.cpp rotates neighbouring pairs for this family and stores q and k in that order.
         self._permuted = file.metadata.get("general.architecture") == "llama"
 
@@ -42,34 +60,38 @@ class GgufWeights:
 
     def names(self) -> Iterable[str]:
         """Return the Hugging Face names of all tensors."""
-        return self._stored_names.keys()
+        return self._stored.keys()
 
     def get(self, name: str) -> torch.Tensor:
         """Return one tensor in fp32."""
-        stored_name = self._stored_names.get(name)
-        if stored_name is None:
+        if name not in self._stored:
             raise ModelLoadError(f"{self}: tensor {name!r} is missing")
-        weight = self._dequantise(stored_name)
+        weight = self._dequantise(*self._stored[name])
+        if name.endswith("shared_expert_gate.weight"):
+            # Stored as the vector that it is.
+            return weight.reshape(1, -1)
         if self._permuted and ".self_attn.q_proj." in name:
             return _half_rotation_order(weight, self._spec.num_attention_heads)
         if self._permuted and ".self_attn.k_proj." in name:
             return _half_rotation_order(weight, self._spec.num_key_value_heads)
         return weight
 
-    def _dequantise(self, stored_name: str) -> torch.Tensor:
-        tensor = self._file.tensors[stored_name]
+    def _dequantise(self, stored_name: str, expert: int | None) -> torch.Tensor:
+        tensor, raw, shape = self._file.tensors[stored_name], self._file.raw(stored_name), slice(None)
+        if expert is not None:
+            raw, shape = raw[expert], slice(1, None)
         try:
-            values = dequantize(self._file.raw(stored_name), tensor.type)
+            values = dequantize(raw, tensor.type)
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised"
             ) from error
-        values = values.reshape(tensor.shape)
+        values = values.reshape(tensor.shape[shape])
         # An unquantised tensor is a view of the read-only file.
         return torch.from_numpy(values if values.flags.writeable else np.array(values))
 
 
-def huggingface_name(stored_name: str) -> str:
+def huggingface_name(stored_name: str, experts: ExpertNames) -> str:
     """Return the Hugging Face name of a llama.cpp tensor name; an unknown name is its own."""
     stem, _, suffix = stored_name.rpartition(".")
     if stem in _TOP:
@@ -77,7 +99,14 @@ def huggingface_name(stored_name: str) -> str:
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
     if match and match[2] in _LAYER:
         return f"model.layers.{match[1]}.{_LAYER[match[2]]}.{suffix}"
+    if match and match[2] == "ffn_gate_inp":
+        return f"model.layers.{match[1]}.{experts.block}.gate.{suffix}"
     return stored_name
+
+
+def _expert_names(layer: str, part: str, count: int, names: ExpertNames) -> Iterable[str]:
+    projection = {"gate": names.gate, "up": names.up, "down": names.down}[part]
+    return (f"model.layers.{layer}.{names.block}.experts.{expert}.{projection}.weight" for expert in range(count))
 
 
 def _half_rotation_order(weight: torch.Tensor, heads: int) -> torch.Tensor:

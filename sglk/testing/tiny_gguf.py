@@ -1,16 +1,26 @@
 """The tiny models of `sglk.testing.tiny` as GGUF files, written by the `gguf` library."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 from gguf.quants import quantize
 
 from sglk.models.byte_level import BOS_ID, EOS_ID, SPECIAL_TOKENS, byte_characters
 from sglk.testing.tiny import tiny_config
-from sglk.testing.tiny_weights import Weight, tiny_weights
+from sglk.testing.tiny_weights import Weight, Weights, tiny_weights
 
-_ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
+_ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "MixtralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2moe",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+}
 _NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -22,9 +32,26 @@ _NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "block_sparse_moe.gate.": "ffn_gate_inp.",
+    "mlp.gate.": "ffn_gate_inp.",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+_EXPERT = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.\d+\.(\w+)\.weight")
+_PROJECTIONS = {
+    "gate_proj": "gate",
+    "w1": "gate",
+    "up_proj": "up",
+    "w3": "up",
+    "down_proj": "down",
+    "w2": "down",
 }
 
 
@@ -47,8 +74,8 @@ def write_tiny_gguf(
     writer = gguf.GGUFWriter(file, _ARCHITECTURES[architecture])
     _write_architecture(writer, config)
     _write_tokenizer(writer, chat_template)
-    for name, weight in tiny_weights(config, seed).items():
-        type_ = gguf.GGMLQuantizationType[quantization if weight.ndim == 2 else "F32"]
+    for name, weight in _stacked(tiny_weights(config, seed)).items():
+        type_ = gguf.GGMLQuantizationType[quantization if weight.ndim > 1 else "F32"]
         stored = quantize(_stored_order(name, weight, config), type_)
         writer.add_tensor(stored_name(name), stored, raw_dtype=type_)
     writer.write_header_to_file()
@@ -56,6 +83,19 @@ def write_tiny_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return file
+
+
+def _stacked(weights: Weights) -> Weights:
+    """Stack the matrices of all experts of a layer, as llama.cpp's converter does; a shared expert's gate is flat."""
+    stacks: dict[str, list[Weight]] = {}
+    for name, weight in weights.items():
+        expert = _EXPERT.fullmatch(name)
+        key = name if expert is None else f"blk.{expert[1]}.ffn_{_PROJECTIONS[expert[2]]}_exps.weight"
+        stacks.setdefault(key, []).append(weight)
+    return {
+        name: np.stack(parts) if "_exps" in name else parts[0].ravel() if "shared_expert_gate" in name else parts[0]
+        for name, parts in stacks.items()
+    }
 
 
 def stored_name(name: str) -> str:
@@ -78,6 +118,9 @@ def _write_architecture(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if experts := config.get("num_experts", config.get("num_local_experts")):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
 
 
 def _write_tokenizer(writer: gguf.GGUFWriter, chat_template: str | None) -> None:
@@ -95,6 +138,6 @@ def _write_tokenizer(writer: gguf.GGUFWriter, chat_template: str | None) -> None
 def _stored_order(name: str, weight: Weight, config: dict[str, Any]) -> Weight:
     """Interleave the two halves of each head of q and k, as llama.cpp's converter does for the llama family only."""
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}.get(name.split(".")[-2])
-    if heads is None or config["model_type"] != "llama":
+    if heads is None or _ARCHITECTURES[config["architectures"][0]] != "llama":
         return weight
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)

@@ -4,15 +4,24 @@ import pytest
 import torch
 
 from sglk.errors import ModelLoadError
+from sglk.models.experts import ExpertNames
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_spec import llama3_divisors, read_gguf_spec
 from sglk.models.gguf_weights import GgufWeights, huggingface_name
 from sglk.models.hf_config import read_spec
 from sglk.models.safetensors_weights import SafetensorsWeights
-from sglk.testing.tiny import write_tiny_model
+from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf
+from tests.models.greedy import spec_of
 
-ARCHITECTURES = ["LlamaForCausalLM", "Qwen2ForCausalLM"]
+ARCHITECTURES = [
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+]
 
 # Greatest step between two stored values, as a share of the largest value of a block, times one half.
 HALF_STEP = {"F32": 0.0, "F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 254, "Q4_1": 1 / 14, "Q4_0": 1 / 8, "Q5_1": 1 / 30}
@@ -37,10 +46,13 @@ def test_spec_and_weights_equal_those_of_the_folder(tmp_path, architecture, over
         torch.testing.assert_close(ours.get(name), reference.get(name), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("quantization", HALF_STEP)
-def test_quantised_weights_are_within_half_a_step(tmp_path, quantization):
-    folder = write_tiny_model(tmp_path / "folder")
-    ours = open_gguf(write_tiny_gguf(tmp_path / "tiny.gguf", quantization=quantization))
+@pytest.mark.parametrize(
+    ("quantization", "family"), [*((type_, "Llama") for type_ in HALF_STEP), ("Q8_0", "Qwen3Moe"), ("Q4_1", "Mixtral")]
+)
+def test_quantised_weights_are_within_half_a_step(tmp_path, quantization, family):
+    architecture = f"{family}ForCausalLM"
+    folder = write_tiny_model(tmp_path / "folder", architecture=architecture)
+    ours = open_gguf(write_tiny_gguf(tmp_path / "tiny.gguf", quantization=quantization, architecture=architecture))
     reference = SafetensorsWeights(folder)
     for name in reference.names():
         expected, stored = reference.get(name), ours.get(name)
@@ -65,7 +77,7 @@ def test_k_quants_are_read(tmp_path, type_):
     writer.close()
     file = GgufFile(tmp_path / "k.gguf")
 
-    weight = GgufWeights(file, spec=None).get("model.layers.0.mlp.up_proj.weight")
+    weight = GgufWeights(file, spec_of(tiny_config("Qwen2ForCausalLM"))).get("model.layers.0.mlp.up_proj.weight")
 
     assert weight.shape == (8, 2 * block)
     assert torch.isfinite(weight).all()
@@ -77,9 +89,9 @@ def test_a_tensor_can_be_written_to(tmp_path):
 
 
 def test_unknown_tensors_keep_their_names():
-    assert huggingface_name("blk.12.attn_q.bias") == "model.layers.12.self_attn.q_proj.bias"
-    assert huggingface_name("blk.0.ssm_a.weight") == "blk.0.ssm_a.weight"
-    assert huggingface_name("output_norm.weight") == "model.norm.weight"
+    assert huggingface_name("blk.12.attn_q.bias", ExpertNames()) == "model.layers.12.self_attn.q_proj.bias"
+    assert huggingface_name("blk.0.ssm_a.weight", ExpertNames()) == "blk.0.ssm_a.weight"
+    assert huggingface_name("output_norm.weight", ExpertNames()) == "model.norm.weight"
 
 
 def test_an_unknown_name_is_an_error(tmp_path):
@@ -109,12 +121,14 @@ def write_metadata(file, arch="llama", tensors=(), **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arch": "mamba"}, "`general.architecture` must be one of llama, qwen2, not 'mamba'"),
+        ({"arch": "mamba"}, "`general.architecture` must be one of llama, qwen2, .*, not 'mamba'"),
         ({"block_count": None}, "`llama.block_count` is missing"),
         ({"block_count": "30"}, "`llama.block_count` must be a positive integer, not '30'"),
         ({"attention.head_count_kv": 3}, "`llama.attention.head_count_kv` must be a divisor of 4"),
         ({"rope.dimension_count": 8}, "`llama.rope.dimension_count` must be the head dimension 16"),
-        ({"expert_count": 8}, "mixture-of-experts"),
+        ({"expert_count": 8}, "`llama.expert_used_count` is missing"),
+        ({"expert_count": 8, "expert_used_count": 9}, "must be at most `llama.expert_count` \\(8\\), not 9"),
+        ({"expert_count": 8, "expert_used_count": 2}, "tensor 'blk.0.ffn_gate_exps.weight' is missing; convert"),
         ({"split.count": 3}, "llama-gguf-split --merge"),
         ({"rope.scaling.type": "foo"}, "rope_scaling: `rope_type` must be one of"),
     ],

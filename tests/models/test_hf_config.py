@@ -3,7 +3,9 @@ import json
 import pytest
 
 from sglk.errors import ModelLoadError
+from sglk.models.families import FAMILIES
 from sglk.models.hf_config import read_spec
+from sglk.models.registry import ARCHITECTURES
 from sglk.testing.tiny import tiny_config, write_json
 
 
@@ -11,6 +13,10 @@ def write_config(folder, **overrides):
     config = {key: value for key, value in tiny_config(**overrides).items() if value != "absent"}
     write_json(folder / "config.json", config)
     return folder
+
+
+def test_every_architecture_has_its_defaults():
+    assert FAMILIES.keys() == ARCHITECTURES.keys()
 
 
 def test_numbers_are_read(tmp_path):
