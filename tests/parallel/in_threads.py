@@ -1,0 +1,54 @@
+"""The ranks of a model as threads of this process: as ranks in processes compute, without their start."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from sglk.backends.cpu import CpuBackend
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.rank_runner import RankRunner
+from sglk.engine.runner import ModelRunner
+from sglk.models.registry import model_class
+from sglk.models.split import RankPart
+from sglk.parallel.ranks import RankGroup
+from sglk.testing.tiny_weights import tiny_weights
+from tests.models.greedy import ArrayWeights, Stepper, spec_of
+
+T = TypeVar("T")
+
+
+def in_ranks(config: dict[str, Any], size: int, act: Callable[[RankRunner], T]) -> list[T]:
+    """Split the tiny model over `size` ranks, call `act` in all at once, and return what it returns, by rank."""
+    arrays = ArrayWeights(tiny_weights(config))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(size) as pool:
+
+        def run(rank: int) -> T:
+            part = load_part(config, arrays, RankGroup(rank, size))
+            part.join(Path(folder) / "store")
+            return act(part)
+
+        return list(pool.map(run, range(size)))
+
+
+def load_part(config: dict[str, Any], source: Any, ranks: RankGroup) -> RankRunner:
+    """Return the part of one rank, not yet joined."""
+    backend = CpuBackend(num_threads=1)
+    part = RankPart(spec_of(config), ranks, "tiny")
+    model = model_class(part.spec.architecture)(part.spec, backend, torch.float32, ranks)
+    model.load_weights(source, part)
+    return RankRunner(ModelRunner(model, backend, RuntimeConfig()), ranks)
+
+
+def continued(runner: Any, prompts: Sequence[Sequence[int]], count: int, chunk: int) -> list[list[int]]:
+    """Continue all prompts greedily in one batch; `runner` is a ModelRunner or a RankRunner."""
+    stepper = Stepper(runner, 4, 128)
+    requests = [stepper.add(prompt) for prompt in prompts]
+    for request in requests:
+        stepper.prefill(request, chunk)
+    for _ in range(count - 1):
+        stepper.step(decodes=requests)
+    return [stepper.answer(request) for request in requests]

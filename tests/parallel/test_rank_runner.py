@@ -1,0 +1,97 @@
+"""A rank that fails keeps the others neither waiting nor out of step."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.logits import LogitRules
+from sglk.engine.messages import SamplingParams
+from sglk.engine.rank_runner import RankRunner, without_results
+from sglk.errors import CapacityError
+from sglk.parallel.ranks import RankGroup, RanksLost
+from sglk.testing.tiny import tiny_config
+from sglk.testing.tiny_weights import tiny_weights
+from tests.models.greedy import ArrayWeights, tiny_runner
+from tests.parallel.in_threads import continued, in_ranks, load_part
+
+CONFIG = tiny_config("Qwen2MoeForCausalLM")
+PROMPTS = [list(range(30, 47)), [5]]
+
+
+class FailsOnce:
+    """A piece of a model that raises the first time it is used."""
+
+    def __init__(self, piece: Any) -> None:
+        self.piece = piece
+        self.failed = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not self.failed:
+            self.failed = True
+            raise CapacityError("no room for it")
+        return self.piece(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.piece, name)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("owner", "piece"), [("model", "embedding"), ("first", "mlp"), ("last", "mlp"), ("model", "head")]
+)
+def test_a_step_that_fails_on_one_rank_is_over_on_all(rank: int, owner: str, piece: str) -> None:
+    expected = continued(tiny_runner(CONFIG), PROMPTS, 6, chunk=10)
+
+    def act(part: RankRunner) -> tuple[str, list[list[int]]]:
+        model: Any = part.runner.model
+        place = {"model": model, "first": model.layers[0], "last": model.layers[-1]}[owner]
+        if part.ranks.rank == rank:
+            setattr(place, piece, FailsOnce(getattr(place, piece)))
+        part.allocate_kv(1, 4)
+        try:
+            part.run(Batch([BatchRow("bad", [1, 2, 3], 0, [0], SamplingParams(), 0, 0, samples=True)], 1))
+            outcome = "computed"
+        except CapacityError as error:
+            outcome = str(error)
+        assert part.ranks.sums == model.rank_sums
+        return outcome, continued(part, PROMPTS, 6, chunk=10)
+
+    outcomes = in_ranks(CONFIG, 2, act)
+    assert [words for words, _ in outcomes] == ["no room for it" if one == rank else "computed" for one in range(2)]
+    assert [answers for _, answers in outcomes] == [expected, expected]
+
+
+def test_a_step_sums_as_often_as_the_model_says() -> None:
+    def sums(part: RankRunner) -> list[int]:
+        part.allocate_kv(1, 4)
+        counts = []
+        for samples in (True, False):
+            part.run(Batch([BatchRow("a", [1, 2], 0, [0], SamplingParams(), 0, 0, samples)], 1))
+            counts.append(part.ranks.sums)
+        return counts
+
+    assert in_ranks(CONFIG, 2, sums) == [[4, 4], [4, 4]]
+
+
+def test_ranks_that_cannot_be_reached_are_lost() -> None:
+    class Gone:
+        def allreduce(self, tensors: list[torch.Tensor]) -> Any:
+            raise RuntimeError("connection reset")
+
+    part = load_part(CONFIG, ArrayWeights(tiny_weights(CONFIG)), RankGroup(1, 2))
+    part.ranks.join(Gone())
+    part.allocate_kv(1, 4)
+    with pytest.raises(RanksLost, match="connection reset"):
+        part.run(Batch([BatchRow("a", [1, 2], 0, [0], SamplingParams(), 0, 0, samples=True)], 1))
+
+
+def test_followers_learn_tokens_and_pages_and_nothing_of_the_request() -> None:
+    sampling = SamplingParams(temperature=0.5, logit_bias=((3, 1.0),), logprobs=2)
+    rules = LogitRules(sampling, 3, frozenset())
+    row = BatchRow("r", (4, 5), 3, (7, 8), sampling, 11, 2, True, (1, 2, 3, 4, 5), rules, range(3, 4))
+    told = without_results(Batch([row, row], 1))
+    assert told.num_prefills == 1
+    assert told.rows[1] == BatchRow("", [4, 5], 3, [7, 8], SamplingParams(), 11, 2, samples=False)
+    assert not told.rows[0].reports
