@@ -1,7 +1,13 @@
 """sglk: deploy and tune LLM inference on any chip, by configuration."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglk.engine.llm import LLM
+    from sglk.engine.messages import SamplingParams
+
+__all__ = ["LLM", "SamplingParams", "__version__"]
 
 __version__ = "0.1.0"
 
