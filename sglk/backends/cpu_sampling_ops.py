@@ -6,8 +6,8 @@ import torch
 from sglk.backends import sampling_ops
 from sglk.backends.ops import OpRegistry
 
-CANDIDATES = 1024
-"""Likeliest ids that sampling looks at before it sorts the whole vocabulary."""
+CANDIDATES = (1024, 8192)
+"""How many of the likeliest ids sampling looks at, one after the other, before it sorts the whole vocabulary."""
 
 
 def register_cpu_sampling_ops(ops: OpRegistry, provider: str) -> None:
@@ -47,8 +47,12 @@ def mask_logits(logits_BV: torch.Tensor, rows_M: torch.Tensor, words_MW: torch.T
 
 
 def _kept(probs_1V: torch.Tensor, top_k_1: torch.Tensor, top_p_1: torch.Tensor) -> torch.Tensor:
-    ordered_1C, ids_1C = probs_1V.topk(min(CANDIDATES, probs_1V.shape[1]), dim=-1)
-    if not _suffices(ordered_1C, probs_1V.shape[1], int(top_k_1), float(top_p_1)):
+    vocabulary, top_k, top_p = probs_1V.shape[1], int(top_k_1), float(top_p_1)
+    for count in CANDIDATES:
+        ordered_1C, ids_1C = probs_1V.topk(min(count, vocabulary), dim=-1)
+        if _suffices(ordered_1C, vocabulary, top_k, top_p):
+            break
+    else:
         ordered_1C, ids_1C = probs_1V.sort(dim=-1, descending=True, stable=True)
     return sampling_ops.keep_likeliest(probs_1V, ordered_1C, ids_1C, top_k_1, top_p_1)
 

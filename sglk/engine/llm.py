@@ -10,7 +10,7 @@ from typing import Any
 from sglk.config.compose import compose
 from sglk.config.quoting import quoted, quoted_value
 from sglk.engine.engine import Engine
-from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
+from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams, TokenLogprob
 from sglk.errors import RequestError
 
 Prompt = str | Sequence[int]
@@ -26,12 +26,18 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     cached_tokens: int = 0
     """Prompt tokens answered from the prefix cache."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of `token_ids`, with `SamplingParams(logprobs=...)`."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    """One for each prompt token from `prompt_logprobs_start` on, None for the first."""
     finish: Finish | None = None
 
     def add(self, output: Output) -> None:
         """Append one message of the engine."""
         self.text += output.text
         self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.cached_tokens = output.cached_tokens
         self.finish = output.finish
 

@@ -6,7 +6,7 @@ import torch
 from sglk.backends import cpu_sampling_ops, sampling_ops
 
 
-@pytest.mark.parametrize("vocabulary", [320, 5000])
+@pytest.mark.parametrize("vocabulary", [320, 5000, 20_000])
 @pytest.mark.parametrize("spread", [0.1, 4.0])
 def test_sampling(vocabulary: int, spread: float) -> None:
     rng = torch.Generator().manual_seed(0)

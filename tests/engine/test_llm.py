@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from sglk import LLM, SamplingParams
+from sglk.engine.messages import Grammar
 from sglk.errors import ConfigError, RequestError
 from sglk.testing.tiny import write_tiny_model
 
@@ -31,6 +32,21 @@ def test_prompts_may_be_token_ids(llm: LLM) -> None:
 
     assert text[0].token_ids == ids[0].token_ids
     assert [completion.token_ids for completion in llm.generate(several, GREEDY)] == [text[0].token_ids] * 2
+
+
+def test_logprobs_come_with_the_answer(llm: LLM) -> None:
+    scored = SamplingParams(max_new_tokens=3, temperature=0.0, ignore_eos=True, logprobs=2, prompt_logprobs_start=1)
+    (completion,) = llm.generate("hello", scored)
+
+    assert [known.token_id for known in completion.logprobs] == list(completion.token_ids)
+    assert [known.top[0][0] for known in completion.logprobs] == list(completion.token_ids)
+    assert [known and known.token_id for known in completion.prompt_logprobs] == [None, *b"llo"]
+
+
+def test_answers_follow_a_grammar(llm: LLM) -> None:
+    (completion,) = llm.generate("hello", SamplingParams(grammar=Grammar("choice", '["yes", "no"]'), seed=1))
+
+    assert completion.text in ("yes", "no")
 
 
 def test_each_prompt_may_have_its_own_sampling(llm: LLM) -> None:

@@ -85,13 +85,15 @@ class TestWhileRequestsAreLive:
         assert error_of(busy.post("/flush_cache"), 409)["code"] == "engine_busy"
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_flushed_cache_remembers_nothing(own: Served, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/flush_cache"), ("POST", "/flush_cache"), ("POST", "/reset_prefix_cache")]
+)
+def test_a_flushed_cache_remembers_nothing(own: Served, method: str, path: str) -> None:
     def cached() -> int:
         body = {"text": "a prompt", "sampling_params": {"max_new_tokens": 1}}
         tokens: int = own.post("/generate", body).json()["meta_info"]["cached_tokens"]
         return tokens
 
     assert [cached(), cached()] == [0, 7]
-    assert own.client.request(method, "/flush_cache").status_code == 200
+    assert own.client.request(method, path).status_code == 200
     assert cached() == 0

@@ -19,6 +19,12 @@ def test_people_learn_what_is_served_and_how_to_try_it(served: Served) -> None:
     assert served.url in lines[2]
 
 
+def test_people_learn_how_to_get_guided_decoding(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglk.server.announcement.guided_decoding_available", lambda: False)
+
+    assert any("pip install 'sglk[guided]'" in line for line in announcement(served.deployment, served.url))
+
+
 @pytest.mark.parametrize(("template", "route"), [("x", "/v1/chat/completions"), (None, "/v1/completions")])
 def test_the_line_to_try_works(template: str | None, route: str) -> None:
     with serving(chat_template=template) as served:

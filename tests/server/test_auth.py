@@ -36,7 +36,7 @@ def test_probes_need_no_key(locked: Served, path: str) -> None:
     assert locked.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/flush_cache", "/admin/runtime"])
+@pytest.mark.parametrize("path", ["/flush_cache", "/reset_prefix_cache", "/admin/runtime"])
 def test_admin_routes_take_the_admin_key_alone(locked: Served, path: str) -> None:
     error_of(locked.client.post(path, headers=bearer("user-key"), json={}), 401)
 

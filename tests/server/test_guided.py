@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +120,11 @@ def test_text_is_no_grammar(tiny: Served) -> None:
         for more in ({}, {"response_format": {"type": "text"}, "regex": None})
     )
     assert plain == text
+
+
+def test_the_library_is_not_imported_before_it_is_needed() -> None:
+    code = "import sys, sglk.server.serve, sglk.engine.loading; sys.exit('llguidance' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_without_the_library_the_answer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 import sglk
+from sglk.testing.scripted import ScriptedRunner
 from tests.server.serving import MODEL, Served, error_of, serving
 
 
@@ -47,6 +48,15 @@ def test_server_info_is_what_a_record_needs(served: Served) -> None:
     assert info["dtype"] == info["kv_cache_dtype"] == "fp32"
     assert info["stats"]["generated_tokens"] >= 2
     assert served.get("/get_server_info").json()["pid"] == info["pid"]
+
+
+def test_dtypes_are_those_of_the_loaded_model() -> None:
+    runner = ScriptedRunner()
+    runner.dtype, runner.kv_cache_dtype = "bf16", "fp8_e4m3"
+    with serving(runner) as served:
+        info = served.get("/server_info").json()
+
+    assert (info["dtype"], info["kv_cache_dtype"]) == ("bf16", "fp8_e4m3")
 
 
 def test_benchmark_clients_find_what_they_read(served: Served) -> None:
