@@ -78,7 +78,7 @@ def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, 
         scaling["original_max_position_embeddings"] = trained
         logger.warning(
             "%s: dynamic scaling turns each token by its own position beyond %d, so that cached prefixes stay valid; "
-            "for longer prompts transformers gives other tokens, and yarn better ones",
+            "transformers turns a longer prompt by its whole length and so gives other tokens; consider yarn",
             rope.origin,
             trained,
         )
