@@ -65,6 +65,8 @@ class RowFailure:
     message: str
     device: bool = False
     """Whether the device is to blame rather than the row; the engine gives up when that goes on."""
+    code: str | None = None
+    """Short reason, where the request is to blame."""
 
 
 NOT_FINITE = RowFailure(

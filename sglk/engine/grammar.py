@@ -122,7 +122,7 @@ class Grammars:
         _check_text(grammar)
         library = import_module(LIBRARY)
         try:
-            matcher = library.LLMatcher(tokenizer, library.grammar_from(grammar.kind, grammar.text), log_level=0)
+            matcher = library.LLMatcher(tokenizer, _definition(library, grammar), log_level=0)
             # The first mask takes the longest, and shows what is too complex to follow.
             Guide(matcher.deep_copy(), self._vocab_size).allowed()
         except (ValueError, GrammarError) as error:
@@ -150,6 +150,15 @@ class _WrappedVocabulary:
     def __call__(self, text: str | bytes) -> list[int]:
         text = text.decode() if isinstance(text, bytes) else text
         return self._vocabulary.encode(text, add_special_tokens=False)
+
+
+def _definition(library: Any, grammar: Grammar) -> Any:
+    """Return `grammar` in the library's own form."""
+    if grammar.kind != "choice":
+        return library.grammar_from(grammar.kind, grammar.text)
+    # As one terminal, thousands of texts cost no more than a few; as rules they would be parsed side by side.
+    texts = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
+    return library.grammar_from("lark", f"start: CHOICE\nCHOICE: {texts}")
 
 
 def _check_text(grammar: Grammar) -> None:

@@ -96,6 +96,8 @@ class Finish:
     """The token id or the string that stopped it."""
     message: str | None = None
     """What went wrong, for `error`."""
+    code: str | None = None
+    """Short reason of an `error` for which the request itself is to blame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ class Sampler:
             try:
                 row.rules.collect(index, row.tokens, changes)
             except GrammarError as error:
-                failures[index] = RowFailure(f"the answer cannot follow its grammar: {error}")
+                message = f"the answer cannot follow its grammar: {error}; simplify it"
+                failures[index] = RowFailure(message, code="grammar_too_complex")
         for edits in (changes.penalties, changes.biases, changes.ends):
             self._edit(logits_BV, edits)
         if changes.masks:

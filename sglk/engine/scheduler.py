@@ -180,7 +180,7 @@ class Scheduler:
     def _fail(self, request: Request, failure: RowFailure) -> None:
         """End `request`; what the failed step wrote into its pages is not kept."""
         self.remove(request.request_id, keep_kv=False)
-        request.finish = Finish("error", message=f"the step failed: {failure.message}")
+        request.finish = Finish("error", message=f"the step failed: {failure.message}", code=failure.code)
 
     def _prefill_rows(self, decodes: int) -> list[BatchRow]:
         """Schedule prompt tokens, in a step that `decodes` requests decode in."""

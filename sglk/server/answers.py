@@ -50,7 +50,7 @@ class Answer:
 
 
 async def collect(generation: Generation) -> list[Answer]:
-    """Return the complete answers; raises RequestError (5xx) when the engine failed or dropped one of them."""
+    """Return the complete answers; raises RequestError when the engine failed or dropped one of them."""
     answers = [Answer() for _ in generation.request_ids]
     async for batch in generation.batches():
         for index, output in batch:
@@ -66,6 +66,8 @@ def raise_if_failed(finish: Finish | None) -> None:
     if finish.reason == "abort":
         message = finish.message or "the request was aborted before it was complete; send it again"
         raise RequestError(message, code="aborted", status=503)
+    if finish.code is not None:
+        raise RequestError(finish.message or finish.code, code=finish.code)
     raise RequestError(finish.message or "the engine failed to answer", code="engine_error", status=500)
 
 

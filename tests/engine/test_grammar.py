@@ -58,6 +58,13 @@ def test_a_choice_is_made_token_by_token() -> None:
     assert after(choice, "yes") == ENDS
 
 
+def test_choices_may_be_many_and_odd() -> None:
+    texts = ["👩‍👩‍👧é", 'quote " backslash \\ slash /', "two\nlines\t", " ", "a|b", "(?i)x", *map(str, range(4000))]
+    choice = Grammar("choice", json.dumps(texts))
+    assert all(accepts(choice, text) for text in texts[:20])
+    assert not any(accepts(choice, text) for text in ("quote", "a", "X", "4000", "\\n"))
+
+
 @pytest.mark.parametrize(
     ("pattern", "texts"),
     [

@@ -113,6 +113,18 @@ def test_wrong_grammars_are_refused_by_name(tiny: Served, fields: dict[str, Any]
     tiny.wait_idle()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_turns_out_too_complex_is_the_request_s_own_fault(tiny: Served, stream: bool) -> None:
+    rules = " | ".join(f'"a{number}"' for number in range(3000))
+    body = {"prompt": "x", "ebnf": f"start: {rules}", "stream": stream}
+    response = tiny.post(COMPLETIONS, body)
+    error = response.json()["error"] if not stream else json.loads(response.text.split("\n\n")[-3][6:])["error"]
+
+    assert response.status_code == (200 if stream else 400)
+    assert error["code"] == "grammar_too_complex"
+    assert error["type"] == "invalid_request_error"
+
+
 def test_text_is_no_grammar(tiny: Served) -> None:
     body = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
     plain, text = (
