@@ -174,6 +174,18 @@ def test_a_tensor_of_another_shape_is_refused_with_that_of_the_whole() -> None:
         load_part(config, ArrayWeights(weights), RankGroup(0, 2))
 
 
+def test_the_bias_of_a_sum_is_added_once() -> None:
+    config = heads(4, 2, attention_bias=True, mlp_bias=True)
+    arrays = tiny_weights(config)
+    whole = ArrayWeights(arrays)
+    parts = [load_part(config, whole, RankGroup(rank, 2)).runner.model.context.weights for rank in range(2)]
+    first, second = ({weight.parts[0][0]: weight.tensor for weight in part} for part in parts)
+    for block in ("self_attn.o_proj", "mlp.down_proj"):
+        name = f"model.layers.0.{block}.bias"
+        assert torch.equal(first[name], whole.get(name))
+        assert not second[name].any()
+
+
 def test_a_model_in_one_piece_is_left_alone() -> None:
     spec = spec_of(heads(4, 2))
     part = RankPart(spec, ALONE, "tiny")
