@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -122,6 +123,32 @@ def test_cached_twin_and_longer_prompt_continue_alike() -> None:
     assert [_cached(receiver) for receiver in (first, twin, longer)] == [0, 48, 48]
     assert twin.token_ids == first.token_ids
     assert longer.token_ids[: COUNT - 4] == first.token_ids[4:]
+
+
+def test_every_row_of_a_mixed_batch_is_that_request_alone() -> None:
+    """Rows that draw, rows that cannot but take the likeliest token, and one with a bias."""
+    short = replace(GREEDY, max_new_tokens=6)
+    kinds = list(product((0.0, 1e-9, 1e-4, 1.0, 2.0), ((1.0, -1), (1e-9, -1), (1.0, 1), (1.0, 10**6))))
+    sampling = [
+        replace(short, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+        for seed, (temperature, (top_p, top_k)) in enumerate(kinds)
+    ]
+    sampling.append(replace(short, logit_bias=((expected()[0][0], -100.0),)))
+    stem = prompts()[0]
+    with real_engine(max_running_requests=64, disable_radix_cache=True) as engine:
+        together = [submit(engine, f"together {index}", stem, one) for index, one in enumerate(sampling)]
+        for receiver in together:
+            receiver.wait()
+        for index, one in enumerate(sampling):
+            alone = submit(engine, f"alone {index}", stem, one)
+            alone.wait()
+            assert together[index].token_ids == alone.token_ids, one
+
+    for (temperature, (top_p, top_k)), receiver in zip(kinds, together, strict=False):
+        if temperature <= 1e-4 or top_k == 1 or top_p == 1e-9:
+            assert receiver.token_ids == expected()[0][:6]
+    assert together[-1].token_ids[0] != expected()[0][0]
+    assert len({tuple(receiver.token_ids) for receiver in together}) > 4
 
 
 def _cached(receiver: Receiver) -> int:

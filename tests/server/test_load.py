@@ -109,3 +109,23 @@ def test_fifty_clients_that_hang_up_leave_nothing_behind() -> None:
 
         assert counts["sglk_requests_received_total"] == counts["sglk_requests_aborted_total"] == 50
         assert served.post("/v1/completions", {"prompt": "y", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_requests_that_fill_the_kv_pool_end_with_what_they_have(page_size: int) -> None:
+    body = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    settings = {"max_total_tokens": 64, "page_size": page_size, "schedule_conservativeness": 0.01}
+    with serving(**settings) as served:
+        alone = served.post("/v1/completions", {**body, "prompt": "12345678"}).json()
+        both = served.post("/v1/completions", {**body, "prompt": ["12345678", "87654321"]}).json()
+        choices = [*alone["choices"], *both["choices"]]
+
+        assert [choice["finish_reason"] for choice in choices] == ["length"] * 3
+        assert (alone["usage"]["completion_tokens"], both["usage"]["completion_tokens"]) == (56, 112)
+        assert choices[1]["text"] == choices[0]["text"]
+        assert served.deployment.engine.stats().retractions > 0
+        served.wait_idle()
+        assert served.deployment.engine.flush_cache()
+        stats = served.deployment.engine.stats()
+        assert (stats.kv_used_tokens, stats.kv_cached_tokens) == (0, 0)
+        assert served.post("/v1/completions", {"prompt": "y", "max_tokens": 1}).status_code == 200
