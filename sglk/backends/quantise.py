@@ -28,19 +28,40 @@ def quantise_fp8(weight_OE: torch.Tensor, group_size: int) -> QuantisedMatrix:
 
 
 def quantise_int4(weight_OE: torch.Tensor, group_size: int, symmetric: bool) -> QuantisedMatrix:
-    """Return 4-bit values with one fp16 scale, and unless symmetric one zero point, per output and group."""
+    """Return 4-bit values with one fp16 scale, and unless symmetric one fp16 zero point, per output and group.
+
+    Zero points are no integers: sixteen steps from the smallest weight of a group to its largest, as in GGUF's Q4_1,
+    whose own values come through unchanged.
+    """
     weight_OGS = grouped(weight_OE.float(), group_size)
-    # The range always holds 0, so that 0 stays 0.
-    low_OG, high_OG = weight_OGS.amin(-1).clamp_(max=0), weight_OGS.amax(-1).clamp_(min=0)
     if symmetric:
-        scales_OG = (torch.maximum(-low_OG, high_OG) / (MIDDLE - 1)).half()
+        scales_OG = (weight_OGS.abs().amax(-1) / (MIDDLE - 1)).half()
         zeros_OG = torch.full_like(scales_OG, MIDDLE)
     else:
-        scales_OG = ((high_OG - low_OG) / 15).half()
-        zeros_OG = (-low_OG / _divisor(scales_OG).squeeze(-1)).round_().clamp_(0, 15)
-    values_OGS = (weight_OGS / _divisor(scales_OG)).round_().add_(zeros_OG.unsqueeze(-1)).clamp_(0, 15)
+        scales_OG, zeros_OG = _sixteen_steps(_fill_last_group(weight_OGS, weight_OE.shape[1]))
+    values_OGS = (weight_OGS / _divisor(scales_OG)).add_(zeros_OG.unsqueeze(-1)).round_().clamp_(0, 15)
     packed = pack_nibbles(_ungrouped(values_OGS, weight_OE))
-    return QuantisedMatrix(packed, scales_OG, group_size, None if symmetric else zeros_OG.to(torch.uint8))
+    return QuantisedMatrix(packed, scales_OG, group_size, None if symmetric else zeros_OG)
+
+
+def _sixteen_steps(weight_OGS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return fp16 scales_OG and zeros_OG that lay 0 on a group's smallest weight and 15 on its largest."""
+    low_OG, high_OG = weight_OGS.aminmax(dim=-1)
+    scales_OG = ((high_OG - low_OG) / 15).half().float()
+    # A group of one value (within fp16) is -zero * scale for 0, with the value for a scale.
+    constant_OG = high_OG - low_OG <= low_OG.abs() * 2**-11
+    scales_OG = torch.where(constant_OG, low_OG, scales_OG)
+    zeros_OG = torch.where(constant_OG, -1.0, -low_OG / _divisor(scales_OG).squeeze(-1))
+    return scales_OG.half(), zeros_OG.half()
+
+
+def _fill_last_group(weight_OGS: torch.Tensor, inputs: int) -> torch.Tensor:
+    """Return the groups with repeats of a weight in place of the zeros behind the last input."""
+    missing = weight_OGS.shape[1] * weight_OGS.shape[2] - inputs
+    if missing:
+        weight_OGS = weight_OGS.clone()
+        weight_OGS[:, -1, -missing:] = weight_OGS[:, -1, :1]
+    return weight_OGS
 
 
 def round_int8(x_NE: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:

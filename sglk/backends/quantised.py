@@ -25,7 +25,7 @@ class QuantisedMatrix:
     group_size: int
     """Inputs per scale, at most E."""
     zeros_OG: torch.Tensor | None = None
-    """Stored value that means 0, any dtype; absent = 8 for 4-bit values, 0 for others."""
+    """Stored value that means 0, of any dtype and not always whole; absent = 8 for 4-bit values, 0 for others."""
     order_E: torch.Tensor | None = None
     """int64: the input that each column belongs to; absent = columns are in the order of inputs."""
 

@@ -90,7 +90,7 @@ class QuantisedWeight:
         outputs, inputs = sum(shape[0] for _, shape in self.parts), self.parts[0][1][1]
         groups = -(-inputs // self.scheme.width(inputs))
         if self.scheme.kind == "w4a16":
-            return outputs * (inputs // 2 + groups * (2 if self.scheme.symmetric else 3))
+            return outputs * (inputs // 2 + groups * (2 if self.scheme.symmetric else 4))
         return outputs * (inputs + groups * 4)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:

@@ -7,6 +7,8 @@ import torch
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.dtypes import compute_dtype, dtype_name, kv_cache_dtype, torch_dtype
 from sglk.backends.host_memory import host_memory
+from sglk.config.compose import compose
+from sglk.config.quantization import schemes_of
 from sglk.errors import CapacityError, ConfigError
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:  100 kB\nMemAvailable:    8000000 kB\nHugePages_Total:   0\n"
@@ -96,6 +98,13 @@ def test_dtypes_auto_declared_and_refused() -> None:
     with pytest.raises(ConfigError, match="unknown dtype 'fp7'"):
         torch_dtype("fp7")
     assert dtype_name(torch.bfloat16) == "bf16"
+
+
+def test_the_chip_declares_what_the_backend_does() -> None:
+    chip, capabilities = compose("serve", ["chip=cpu"]).config.chip, CpuBackend.capabilities
+    assert set(chip.dtypes) == capabilities.dtypes
+    assert set(chip.kv_cache_dtypes) == capabilities.kv_cache_dtypes
+    assert schemes_of(chip.quantization) == capabilities.quantization
 
 
 def write(path: Path, text: str) -> None:
