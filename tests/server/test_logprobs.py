@@ -5,11 +5,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 
 from sglk.testing.tiny import tiny_config
 from tests.models.greedy import tiny_runner
-from tests.server.serving import Served, error_of, serving
+from tests.server.serving import MODEL, Served, error_of, serving
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 TEXT = "héllo 你好"
@@ -185,6 +186,24 @@ def test_no_request_makes_numbers_that_are_none(tiny: Served) -> None:
         assert len(body.json()["choices"][0]["logprobs"]["tokens"]) == 16
         answer = tiny.post(CHAT, {"messages": HELLO, **EIGHT, "logprobs": True, "top_logprobs": 5, **more})
         assert len(strict(answer.json())["choices"][0]["logprobs"]["content"]) == 8
+
+
+def test_the_official_client_reads_them(tiny: Served) -> None:
+    with openai.DefaultHttpxClient(trust_env=False) as transport:
+        client = openai.OpenAI(base_url=f"{tiny.url}/v1", api_key="none", http_client=transport, max_retries=0)
+        completion = client.completions.create(model=MODEL, prompt="x", max_tokens=4, logprobs=2, echo=True)
+        chat = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "x"}],
+            logprobs=True,
+            top_logprobs=2,
+            response_format={"type": "json_object"},
+            max_tokens=4,
+        )
+    assert completion.choices[0].logprobs is not None
+    assert len(completion.choices[0].logprobs.tokens or []) == 5
+    assert chat.choices[0].logprobs is not None
+    assert [len(entry.top_logprobs) for entry in chat.choices[0].logprobs.content or []] == [2] * 4
 
 
 @pytest.mark.parametrize(
