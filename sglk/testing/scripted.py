@@ -53,6 +53,7 @@ class ScriptedRunner:
         self._spoils = spoils
         self._gate = gate
         self.closed = False
+        self.lose: Callable[[str], None] = _not_watched
         self._page_size = 1
         self._pages: list[list[tuple[int, int]]] = []
 
@@ -80,8 +81,8 @@ class ScriptedRunner:
         return 0
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """Keep `on_lost`, for a test to call."""
-        self.on_lost = on_lost
+        """Keep `on_lost` as `lose`, for a test to call."""
+        self.lose = on_lost
 
     def close(self) -> None:
         """Note that the runner is closed."""
@@ -128,6 +129,10 @@ class ScriptedRunner:
         if row.sampling.temperature > 1e-4:
             state = _mix(state, row.seed, row.num_generated)
         return _mix(state, 0, len(history)) % self.vocab_size
+
+
+def _not_watched(reason: str) -> None:
+    raise AssertionError("nobody watches this runner")
 
 
 def _mix(state: int, token: int, position: int) -> int:
