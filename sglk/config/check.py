@@ -133,7 +133,8 @@ def _kv_cache_dtype(dtype: str, chip: ChipConfig) -> Iterator[str]:
     allowed = ("auto", *chip.kv_cache_dtypes)
     if dtype == "fp8" and (formats := [name for name in allowed if name.startswith("fp8_")]):
         # Engines disagree on which of them `fp8` is, and a profile must mean the same on all.
-        yield f"runtime.kv_cache_dtype=fp8 does not say which format; on chip {chip.name!r} write {' or '.join(formats)}"
+        choices = " or ".join(formats)
+        yield f"runtime.kv_cache_dtype=fp8 does not say which format; on chip {chip.name!r} write {choices}"
     else:
         yield from _one_of("runtime.kv_cache_dtype", dtype, allowed, f" on chip {chip.name!r}")
 

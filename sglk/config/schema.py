@@ -161,7 +161,7 @@ class RuntimeConfig:
     device_memory_gib: Optional[float] = None
     """Memory to plan with; null = the chip's own or what the device reports."""
     num_threads: Optional[int] = None
-    """Compute threads of a CPU device; null = all cores."""
+    """Compute threads of a CPU device, shared out between its tensor-parallel parts; null = all cores."""
     enable_torch_compile: bool = False
     disable_cuda_graph: bool = False
     random_seed: int = 0
