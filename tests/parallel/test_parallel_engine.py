@@ -181,9 +181,11 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", ["kill", pytest.param("leave", marks=pytest.mark.slow)])
-def test_no_rank_outlives_the_process_of_the_engine(model: Path, end: str) -> None:
+def test_no_rank_outlives_the_process_of_the_engine(model: Path, tmp_path: Path, end: str) -> None:
     command = [sys.executable, "-c", OWNER, str(model)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    # A killed owner cannot clear its folder of logs away.
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
         rank = int(owner.stdout.readline())
