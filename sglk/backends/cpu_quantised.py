@@ -11,6 +11,7 @@ from sglk.backends.constraints import Constraint, Traits, multiple_of, one_of
 from sglk.backends.ops import OpRegistry, Packing
 from sglk.backends.quantise import round_int8
 from sglk.backends.quantised import MIDDLE, QuantisedMatrix, dequantise, pack_nibbles, unpack_nibbles
+from sglk.backends.quantised_moe import run_quantised_experts, weighted_experts
 
 PROVIDER = "cpu"
 
@@ -21,8 +22,12 @@ BLOCK = 2**18
 def register_cpu_quantised_ops(ops: OpRegistry) -> None:
     """Offer every scheme."""
     ops.register(reference.linear_w8a8, PROVIDER, reference.linear_w8a8.reference)
+    ops.register(run_quantised_experts, PROVIDER, run_quantised_experts.reference)
+    ops.register(run_quantised_experts, PROVIDER, run_experts_by_blocks, one_of("scheme", "w8a16", "w4a16", "fp8"))
     if _int_mm_is_exact():
         ops.register(reference.linear_w8a8, PROVIDER, linear_w8a8, one_of("group_size", -1))
+        whole = (one_of("scheme", "w8a8"), one_of("group_size", -1))
+        ops.register(run_quantised_experts, PROVIDER, run_experts_w8a8, *whole)
     for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8):
         ops.register(op, PROVIDER, linear_by_blocks)
     ops.register(
@@ -57,6 +62,32 @@ def linear_by_blocks(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.
         bias = None if bias_O is None else bias_O[block]
         y_TO[:, block] = F.linear(ordered_TE, dequantise(weight.rows(block)).to(x_TE.dtype), bias)
     return y_TO
+
+
+def run_experts_w8a8(
+    x_TE: torch.Tensor,
+    gate_up: QuantisedMatrix,
+    down: QuantisedMatrix,
+    weights_TC: torch.Tensor,
+    ids_TC: torch.Tensor,
+    experts: int,
+    scheme: str,
+) -> torch.Tensor:
+    """Run each expert in int8."""
+    return weighted_experts(x_TE, gate_up, down, weights_TC, ids_TC, experts, linear_w8a8)
+
+
+def run_experts_by_blocks(
+    x_TE: torch.Tensor,
+    gate_up: QuantisedMatrix,
+    down: QuantisedMatrix,
+    weights_TC: torch.Tensor,
+    ids_TC: torch.Tensor,
+    experts: int,
+    scheme: str,
+) -> torch.Tensor:
+    """Dequantise each chosen expert block by block."""
+    return weighted_experts(x_TE, gate_up, down, weights_TC, ids_TC, experts, linear_by_blocks)
 
 
 @dataclass(frozen=True, slots=True)

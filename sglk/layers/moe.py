@@ -3,6 +3,7 @@
 import torch
 
 from sglk.backends import moe_ops, reference
+from sglk.layers.experts import ExpertShape, choose_experts
 from sglk.layers.mlp import GatedMLP
 from sglk.layers.weights import LayerContext
 
@@ -25,26 +26,21 @@ class SparseMLP:
         renormalise: bool,
         projections: tuple[str, str, str] = PROJECTIONS,
     ) -> None:
-        self.shape = (experts, width, hidden_size)
         self.top_k, self.renormalise = top_k, renormalise
         self.router = context.weight((f"{name}.gate.weight", (experts, hidden_size)))
         gate, up, down = projections
         each = [f"{name}.experts.{expert}" for expert in range(experts)]
-        self.gate_up = context.weight(
-            *((f"{one}.{part}.weight", (width, hidden_size)) for one in each for part in (gate, up))
-        )
-        self.down = context.weight(*((f"{one}.{down}.weight", (hidden_size, width)) for one in each))
+        gate_up = [(f"{one}.{part}.weight", (width, hidden_size)) for one in each for part in (gate, up)]
+        downs = [(f"{one}.{down}.weight", (hidden_size, width)) for one in each]
+        self.experts = choose_experts(context, ExpertShape(experts, top_k, hidden_size, width), gate_up, downs)
         self._linear = context.op(reference.linear, in_features=hidden_size, out_features=experts)
         self._route = context.op(moe_ops.route, experts=experts, top_k=top_k, renormalise=renormalise)
-        self._run = context.op(moe_ops.run_experts, experts=experts, top_k=top_k, hidden=hidden_size, width=width)
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
         """Return the block's contribution y_TE."""
-        experts, width, hidden_size = self.shape
         logits_TX = self._linear(x_TE, self.router.tensor, None)
         weights_TC, ids_TC = self._route(logits_TX, self.top_k, self.renormalise)
-        gate_up_X2FE = self.gate_up.tensor.view(experts, 2 * width, hidden_size)
-        return self._run(x_TE, gate_up_X2FE, self.down.tensor.view(experts, hidden_size, width), weights_TC, ids_TC)
+        return self.experts(x_TE, weights_TC, ids_TC)
 
 
 class SharedExpertMLP:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sglk.backends import cpu_ops, moe_ops, quantised_linear, reference, sampling_ops
+from sglk.backends import cpu_ops, moe_ops, quantised_linear, quantised_moe, reference, sampling_ops
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import REFERENCE, known_ops
 from sglk.backends.rows import PagedRows
@@ -23,7 +23,7 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
 
 def test_the_backend_runs_every_op_itself() -> None:
     ops = CpuBackend(fallback="forbid").ops
-    defined = vars(reference) | vars(moe_ops) | vars(sampling_ops) | vars(quantised_linear)
+    defined = vars(reference) | vars(moe_ops) | vars(sampling_ops) | vars(quantised_linear) | vars(quantised_moe)
     providers = {ops.select(defined[name]).choice.provider for name in known_ops()}
     assert providers == {"cpu"}
     assert REFERENCE not in providers

@@ -98,13 +98,15 @@ def test_one_tensor_at_a_time_is_in_full_precision(scheme: str | None) -> None:
 
 
 def test_head_embedding_norms_and_routers_stay_in_full_precision() -> None:
-    config = tiny_config("Qwen2MoeForCausalLM")
-    model = tiny("w8a8", config)
+    model = tiny("w8a8", tiny_config("Qwen2MoeForCausalLM"))
     rounded = {name for w in model.context.weights if isinstance(w, QuantisedWeight) for name, _ in w.parts}
-    assert {name.split(".")[-2] for name in rounded} <= {
+    assert {name.split(".")[-2] for name in rounded} == {
         f"{part}_proj" for part in ("q", "k", "v", "o", "gate", "up", "down")
     }
-    assert "model.layers.0.self_attn.q_proj.weight" in rounded
+    assert "model.layers.0.mlp.experts.0.down_proj.weight" in rounded
+    assert "model.layers.0.mlp.shared_expert.up_proj.weight" in rounded
+    others = model.weight_shapes().keys() - rounded
+    assert {"model.layers.0.mlp.gate.weight", "model.layers.0.mlp.shared_expert_gate.weight"} < others
 
 
 def offer_transposed(ops: OpRegistry) -> None:

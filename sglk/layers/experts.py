@@ -1,0 +1,109 @@
+"""The weights of a layer's experts, and their products.
+
+Letters: T tokens, E hidden width, F width of an expert, X experts, C chosen.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sglk.backends import moe_ops
+from sglk.backends.quantised_moe import run_quantised_experts
+from sglk.backends.schemes import LinearScheme
+from sglk.layers.quantised_linear import QuantisedWeight
+from sglk.layers.weights import LayerContext, Part
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ExpertShape:
+    """Numbers that all experts of a layer share."""
+
+    experts: int
+    top_k: int
+    hidden: int
+    width: int
+
+
+class Experts:
+    """Experts in full precision."""
+
+    def __init__(
+        self, context: LayerContext, shape: ExpertShape, gate_up: Sequence[Part], down: Sequence[Part]
+    ) -> None:
+        """`gate_up` names the gate and the up projection of every expert in turn, `down` the one behind them."""
+        self.gate_up = context.weight(*gate_up)
+        self.down = context.weight(*down)
+        self._shape = shape
+        self._run = context.op(
+            moe_ops.run_experts, experts=shape.experts, top_k=shape.top_k, hidden=shape.hidden, width=shape.width
+        )
+
+    def __call__(self, x_TE: torch.Tensor, weights_TC: torch.Tensor, ids_TC: torch.Tensor) -> torch.Tensor:
+        """Return y_TE, the weighted sum of the chosen experts."""
+        gate_up_X2FE = self.gate_up.tensor.view(self._shape.experts, -1, self._shape.hidden)
+        down_XEF = self.down.tensor.view(self._shape.experts, self._shape.hidden, -1)
+        return self._run(x_TE, gate_up_X2FE, down_XEF, weights_TC, ids_TC)
+
+
+class QuantisedExperts:
+    """Experts that are quantised, all in the same way."""
+
+    def __init__(
+        self,
+        context: LayerContext,
+        shape: ExpertShape,
+        gate_up: Sequence[Part],
+        down: Sequence[Part],
+        schemes: tuple[LinearScheme, LinearScheme],
+    ) -> None:
+        """`schemes` are those of `gate_up` and `down`, which differ at most in the order of their columns."""
+        first = schemes[0]
+        one_group = all(first.width(inputs) == inputs for inputs in (shape.hidden, shape.width))
+        self._run = context.op(
+            run_quantised_experts,
+            experts=shape.experts,
+            top_k=shape.top_k,
+            hidden=shape.hidden,
+            width=shape.width,
+            scheme=first.kind,
+            group_size=-1 if one_group else first.group_size,
+            symmetric=first.symmetric,
+        )
+        self._experts, self._scheme = shape.experts, first.kind
+        self.gate_up = QuantisedWeight(tuple(gate_up), schemes[0], self._run)
+        self.down = QuantisedWeight(tuple(down), schemes[1], self._run)
+        context.weights.extend((self.gate_up, self.down))
+
+    def __call__(self, x_TE: torch.Tensor, weights_TC: torch.Tensor, ids_TC: torch.Tensor) -> torch.Tensor:
+        """Return y_TE, the weighted sum of the chosen experts."""
+        gate_up, down = self.gate_up.packed, self.down.packed
+        return self._run(x_TE, gate_up, down, weights_TC, ids_TC, self._experts, self._scheme)
+
+
+def choose_experts(
+    context: LayerContext, shape: ExpertShape, gate_up: Sequence[Part], down: Sequence[Part]
+) -> Experts | QuantisedExperts:
+    """Return experts as the model's quantisation has them."""
+    schemes = _common_scheme(context, gate_up), _common_scheme(context, down)
+    if schemes[0] is None or schemes[1] is None:
+        if any(context.scheme(_layer(part)) for part in (*gate_up, *down)):
+            logger.warning(
+                "the experts of %s are quantised in different ways or orders of columns and take the memory of full "
+                "precision; a checkpoint without act-order takes less",
+                _layer(down[0]).partition(".experts.")[0],
+            )
+        return Experts(context, shape, gate_up, down)
+    return QuantisedExperts(context, shape, gate_up, down, (schemes[0], schemes[1]))
+
+
+def _common_scheme(context: LayerContext, parts: Sequence[Part]) -> LinearScheme | None:
+    schemes = {context.scheme(_layer(part)) for part in parts}
+    return schemes.pop() if len(schemes) == 1 else None
+
+
+def _layer(part: Part) -> str:
+    return part[0].removesuffix(".weight")
