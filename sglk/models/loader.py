@@ -1,5 +1,6 @@
 """From a model's configuration to a model on the device, ready to run."""
 
+import logging
 from dataclasses import dataclass, replace
 
 from sglk.backends.base import DeviceBackend
@@ -8,6 +9,7 @@ from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.models.causal_lm import CausalLM
 from sglk.models.description import ModelDescription, describe_model
 from sglk.models.dummy_weights import DummyWeights
+from sglk.models.fit import check_fit
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_weights import GgufWeights
 from sglk.models.quantization import check_scheme, choose_scheme, open_quantised, quantization_of
@@ -18,6 +20,8 @@ from sglk.models.split import RankPart
 from sglk.models.tokenizer import Tokenizer
 from sglk.models.weights import WeightSource
 from sglk.parallel.ranks import ALONE, Ranks
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ def load_model(
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
     source = source or DummyWeights(part.whole_shapes(network.weight_shapes()), runtime.random_seed)
+    check_fit(network, model.name, where)
     network.load_weights(source, part)
+    kind = scheme.kind if scheme else "full precision"
+    logger.info("%s: linear layers in %s, %d bytes of weights", source, kind, network.weights_bytes)
     return LoadedModel(network, spec, description.tokenizer)
 
 
