@@ -9,7 +9,7 @@ from typing import Any
 from sglk.config.schema import ModelConfig
 from sglk.errors import ModelLoadError
 from sglk.models.dummy_tokenizer import dummy_tokenizer
-from sglk.models.fields import Fields
+from sglk.models.fields import MOST_LAYERS, Fields
 from sglk.models.files import ModelFiles, find_files
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_spec import read_gguf_spec
@@ -80,7 +80,7 @@ def _spec_from_numbers(model: ModelConfig) -> ModelSpec:
         raise ModelLoadError(f"{origin}: `architecture` is missing")
     implied = {
         "architectures": [model.architecture],
-        "mlp_only_layers": list(range(model.first_dense_layers)),
+        "mlp_only_layers": list(range(min(model.first_dense_layers, MOST_LAYERS))),
         # Windows are no numbers of planning; only files say them.
         "sliding_window": None,
     }

@@ -1,12 +1,23 @@
 """Typed look-ups in what a model file says, so that every complaint names the file and the key."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sglk.errors import ModelLoadError
+
+MOST = 2**31 - 1
+"""Largest integer that a model file may say; every size of every published model is far below."""
+
+MOST_LAYERS = 2**12
+MOST_EXPERTS = 2**14
+MOST_HEAD_WIDTH = 2**14
+"""Many times what any published model has; beyond lies a damaged file, whose reading would not end."""
+
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -20,13 +31,15 @@ class Fields:
         """Return whether `key` is given and not null."""
         return self.values.get(key) is not None
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer; `default` where the key is absent, an error where there is no default."""
+    def integer(self, key: str, default: int | None = None, most: int = MOST) -> int:
+        """Return an integer from 1 to `most`; `default` where the key is absent, an error where there is no default."""
         value = self._get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.wrong(key, "a positive integer")
+        if value > most:
+            raise self.wrong(key, f"a positive integer of at most {most}")
         return value
 
     def count(self, key: str, default: int) -> int:
@@ -37,9 +50,12 @@ class Fields:
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive number; `default` where the key is absent, an error where there is no default."""
         value = self._get(key, default)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
             raise self.wrong(key, "a positive number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.wrong(key, "a positive number") from None
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false; `default` where the key is absent."""
@@ -65,7 +81,10 @@ class Fields:
 
     def wrong(self, key: str, expected: str) -> ModelLoadError:
         """Return the complaint that the value of `key` is not what it must be."""
-        return ModelLoadError(f"{self.origin}: `{key}` must be {expected}, not {self.values.get(key)!r}")
+        shown = repr(self.values.get(key))
+        if len(shown) > _SHOWN_CHARACTERS:
+            shown = f"{shown[:_SHOWN_CHARACTERS]}..."
+        return ModelLoadError(f"{self.origin}: `{key}` must be {expected}, not {shown}")
 
     def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
@@ -82,6 +101,8 @@ def read_json(file: Path) -> Fields:
         raise ModelLoadError(f"cannot read {file}: {error.strerror or error}") from error
     except ValueError as error:
         raise ModelLoadError(f"{file} is not valid JSON: {error}; download it again") from error
+    except RecursionError:
+        raise ModelLoadError(f"{file} is nested too deeply to be read; download it again") from None
     if not isinstance(value, dict):
         raise ModelLoadError(f"{file} must hold a JSON object, not {type(value).__name__}")
     return Fields(value, str(file))

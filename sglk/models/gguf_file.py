@@ -49,7 +49,7 @@ class GgufFile:
         self._bytes = _map(path)
         try:
             self._read()
-        except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as error:
+        except (struct.error, UnicodeDecodeError, IndexError, OverflowError, RecursionError) as error:
             raise ModelLoadError(f"{path} is truncated or damaged ({error}); download it again") from error
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:

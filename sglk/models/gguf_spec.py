@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sglk.errors import ModelLoadError
-from sglk.models.fields import Fields
+from sglk.models.fields import MOST_EXPERTS, MOST_HEAD_WIDTH, MOST_LAYERS, Fields
 from sglk.models.gguf_file import GgufFile
 from sglk.models.rope_scaling import normalise_rope
 from sglk.models.spec import ModelSpec, MoeSpec
@@ -32,11 +32,11 @@ def read_gguf_spec(file: GgufFile) -> ModelSpec:
     kv_heads = metadata.integer(f"{kind}.attention.head_count_kv", heads)
     if heads % kv_heads:
         raise metadata.wrong(f"{kind}.attention.head_count_kv", f"a divisor of {heads} attention heads")
-    head_dim = metadata.integer(f"{kind}.attention.key_length", hidden // heads)
+    head_dim = metadata.integer(f"{kind}.attention.key_length", hidden // heads, most=MOST_HEAD_WIDTH)
     if metadata.integer(f"{kind}.rope.dimension_count", head_dim) != head_dim:
         raise metadata.wrong(f"{kind}.rope.dimension_count", f"the head dimension {head_dim}")
     theta, scaling, context = normalise_rope(_rope_config(file, metadata, kind, head_dim))
-    layers = metadata.integer(f"{kind}.block_count")
+    layers = metadata.integer(f"{kind}.block_count", most=MOST_LAYERS)
     moe = _experts(file, metadata, kind, layers)
     return ModelSpec(
         architecture="MixtralForCausalLM" if kind == "llama" and moe else ARCHITECTURES[kind],
@@ -82,6 +82,8 @@ def _experts(file: GgufFile, metadata: Fields, kind: str, layers: int) -> MoeSpe
     experts = metadata.integer(f"{kind}.expert_count") if expected else metadata.count(f"{kind}.expert_count", 0)
     if not experts:
         return None
+    if experts > MOST_EXPERTS:
+        raise metadata.wrong(f"{kind}.expert_count", f"at most {MOST_EXPERTS}")
     top_k = metadata.integer(f"{kind}.expert_used_count")
     if top_k > experts:
         raise metadata.wrong(f"{kind}.expert_used_count", f"at most `{kind}.expert_count` ({experts})")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sglk.models.families import FAMILIES, Family
-from sglk.models.fields import Fields, read_json, read_json_if_present
+from sglk.models.fields import MOST_HEAD_WIDTH, MOST_LAYERS, Fields, read_json, read_json_if_present
 from sglk.models.moe_config import read_moe
 from sglk.models.registry import check_architecture
 from sglk.models.rope_scaling import normalise_rope
@@ -30,7 +30,7 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
     head_dim = family.head_dim or hidden // heads
     if not config.has("head_dim") and family.head_dim is None and hidden % heads:
         raise config.wrong("hidden_size", f"a multiple of `num_attention_heads` ({heads}) where `head_dim` is absent")
-    layers = config.integer("num_hidden_layers")
+    layers = config.integer("num_hidden_layers", most=MOST_LAYERS)
     theta, scaling, context = normalise_rope(config, family.rope_theta)
     qkv_bias, output_bias = _biases(config, family)
     return ModelSpec(
@@ -40,7 +40,7 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=config.integer("head_dim", head_dim),
+        head_dim=config.integer("head_dim", head_dim, most=MOST_HEAD_WIDTH),
         vocab_size=config.integer("vocab_size"),
         max_position_embeddings=context,
         rms_norm_eps=config.number("rms_norm_eps", family.rms_norm_eps),

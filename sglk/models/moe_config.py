@@ -1,7 +1,7 @@
 """The experts that a config.json describes. Needs no torch."""
 
 from sglk.models.families import Family
-from sglk.models.fields import Fields
+from sglk.models.fields import MOST_EXPERTS, Fields
 from sglk.models.spec import MoeSpec
 
 
@@ -11,7 +11,7 @@ def read_moe(config: Fields, family: Family, num_layers: int) -> MoeSpec | None:
         return None
     # transformers 5 writes some families' `num_experts` under Mixtral's name for it.
     key = "num_experts" if config.has("num_experts") else "num_local_experts"
-    experts = config.integer(key)
+    experts = config.integer(key, most=MOST_EXPERTS)
     top_k = config.integer("num_experts_per_tok")
     if top_k > experts:
         raise config.wrong("num_experts_per_tok", f"at most `{key}` ({experts})")

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from sglk.models.fields import Fields
+from sglk.models.fields import MOST, Fields
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,10 @@ def normalise_rope(config: Fields, default_theta: float = 10000.0) -> tuple[floa
     if kind == "default":
         return theta, None, trained
     scaling = _scaling(rope, kind, config.integer("original_max_position_embeddings", trained), trained)
-    return theta, scaling, _context(scaling, trained)
+    context = _context(scaling, trained)
+    if context > MOST:
+        raise rope.wrong("factor", f"a scale that keeps the context at {MOST} tokens or less")
+    return theta, scaling, int(context)
 
 
 def _rope_fields(config: Fields) -> Fields:
@@ -97,8 +100,9 @@ def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, 
     return scaling
 
 
-def _context(scaling: dict[str, Any], trained: int) -> int:
+def _context(scaling: dict[str, Any], trained: int) -> float:
     """Return the context that the scaling reaches; Llama 3 files already state the scaled length."""
     if scaling["rope_type"] == "llama3":
         return trained
-    return int(scaling.get("original_max_position_embeddings", trained) * scaling["factor"])
+    context: float = scaling.get("original_max_position_embeddings", trained) * scaling["factor"]
+    return context

@@ -114,7 +114,15 @@ def _chat_templates(folder: Path, settings: Fields) -> dict[str, str]:
     templates = _configured_templates(settings)
     files = {"default": folder / "chat_template.jinja"}
     files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    return templates | {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
+    return templates | {name: _read_template(file) for name, file in files.items() if file.exists()}
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ModelLoadError(f"cannot read {file}: {reason}; download it again") from error
 
 
 def _configured_templates(settings: Fields) -> dict[str, str]:
