@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from sglk.backends.base import Capabilities, MemoryInfo
+from sglk.backends.cpu import CpuBackend
+from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.errors import CapacityError
+from sglk.models.dummy_weights import DummyWeights
+from sglk.models.loader import load_model
+from sglk.testing.tiny import write_tiny_model
+from tests.models.test_loader import load
+
+GIB = 2**30
+LARGE = {
+    "architecture": "Qwen2ForCausalLM",
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+}
+
+
+class Small(CpuBackend):
+    """A device with some memory, and no other memory behind it."""
+
+    capabilities = Capabilities(
+        dtypes=frozenset({"fp32", "bf16"}),
+        kv_cache_dtypes=frozenset({"fp32"}),
+        quantization=frozenset({"w8a8"}),
+        collectives="gloo",
+    )
+
+    def __init__(self, free: int) -> None:
+        super().__init__(num_threads=1)
+        self._free = free
+
+    def memory_info(self) -> MemoryInfo:
+        return MemoryInfo(total=24 * GIB, free=self._free)
+
+
+@pytest.fixture
+def no_weights_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(self: DummyWeights, name: str) -> None:
+        raise AssertionError(f"{name} was made")
+
+    monkeypatch.setattr(DummyWeights, "get", get)
+
+
+@pytest.mark.usefixtures("no_weights_are_made")
+def test_a_model_larger_than_the_device_is_refused_before_its_weights_are_made() -> None:
+    model, runtime = ModelConfig(name="qwen32b", **LARGE), RuntimeConfig(load_format="dummy")
+    with pytest.raises(CapacityError) as caught:
+        load_model(model, runtime, Small(20 * GIB), "device 0")
+    assert str(caught.value) == (
+        "the weights of model 'qwen32b' take 122.1 GiB in fp32, device 0 has 20.0 GiB free of 24.0 GiB; use a smaller "
+        "model, runtime.dtype=bf16, runtime.quantization, a higher runtime.tp_size, or a larger device"
+    )
+
+
+@pytest.mark.usefixtures("no_weights_are_made")
+def test_what_is_done_already_is_not_advised() -> None:
+    model = ModelConfig(name="qwen32b", **LARGE)
+    runtime = RuntimeConfig(load_format="dummy", dtype="bf16", quantization="w8a8")
+    with pytest.raises(CapacityError, match=r"in bf16, partly quantised, .* use a smaller model, a higher runtime"):
+        load_model(model, runtime, Small(20 * GIB))
+
+
+def test_weights_that_just_fit_are_loaded(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path)
+    need = load(folder).model.weights_bytes
+    model, runtime = ModelConfig(name="tiny", path=str(folder)), RuntimeConfig()
+
+    assert load_model(model, runtime, Small(need)).model.weights_bytes == need
+    with pytest.raises(CapacityError, match=r"take 0\.\d MiB in fp32"):
+        load_model(model, runtime, Small(need - 1))
