@@ -1,6 +1,7 @@
 """Ranges and rules between settings: everything that types alone do not say, checked once, all problems at once."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from sglk.config.keys import leaves, lookup
@@ -62,8 +63,12 @@ def check(config: ServeConfig) -> None:
 def _problems(config: ServeConfig) -> Iterator[str]:
     yield from _one_of("backend.fallback", config.backend.fallback, FALLBACKS)
     yield from _one_of("engine.name", config.engine.name, ENGINES)
+    if config.engine.name == "native" and config.engine.extra_args:
+        names = _list(f"engine.extra_args.{name}" for name in config.engine.extra_args)
+        yield f"{names} has no effect with engine=native, which takes its settings from `runtime`; leave it out"
     yield from runtime_problems(config.runtime, config.chip, config.model)
     yield from _server(config.server)
+    yield from _kinds(config.groups, config.backend.name)
     for group in config.groups:
         yield from _device_group(group, config.runtime.tp_size)
     if isinstance(config, BenchConfig):
@@ -73,6 +78,17 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield from _objective(config.objective)
         yield from _search(config.search, config.objective, config)
         yield from _study(config.study)
+
+
+def _kinds(groups: Sequence[GroupConfig], backend: str) -> Iterator[str]:
+    kinds = {device.partition(":")[0] for group in groups for device in group.devices}
+    # Groups of several kinds are a fleet, of which the chosen chip is one part at most.
+    if len(kinds) == 1 and backend not in kinds:
+        device = groups[0].devices[0]
+        yield (
+            f"device {device!r} of group {groups[0].name!r} is not a device of backend {backend!r}, which drives the"
+            f" chosen chip; write {backend}:{device.partition(':')[2]}, or choose the chip whose device it is"
+        )
 
 
 def _device_group(group: GroupConfig, tp: int) -> Iterator[str]:
@@ -95,8 +111,13 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
         yield from _at_least("runtime.chunked_prefill_size", runtime.chunked_prefill_size, 1, "; -1 = no chunking")
     for name in ("max_prefill_tokens", "max_running_requests", "page_size", "tp_size"):
         yield from _at_least(f"runtime.{name}", getattr(runtime, name), 1)
-    for name in ("max_total_tokens", "context_length", "num_threads"):
+    for name in ("max_total_tokens", "num_threads"):
         yield from _at_least(f"runtime.{name}", getattr(runtime, name), 1)
+    yield from _at_least("runtime.context_length", runtime.context_length, 2, ", a token of prompt and one of answer")
+    cores = os.cpu_count()
+    if cores is not None and runtime.num_threads is not None and runtime.num_threads > cores:
+        given = f"runtime.num_threads={runtime.num_threads}"
+        yield f"{given} is more than this machine's {cores} cores; write {cores} or null"
     yield from _at_least("runtime.radix_min_len", runtime.radix_min_len, 0)
     yield from _at_least("runtime.random_seed", runtime.random_seed, 0)
     yield from _positive("runtime.schedule_conservativeness", runtime.schedule_conservativeness)
@@ -164,6 +185,11 @@ def _server(server: ServerConfig) -> Iterator[str]:
         yield "server.host is empty; write 127.0.0.1 for this machine alone, 0.0.0.0 for all interfaces"
     if not 0 <= server.port <= 65535:
         yield f"server.port={server.port} is not a port; allowed: 0 (any free port) to 65535"
+    for name in ("api_key", "admin_api_key"):
+        key = getattr(server, name)
+        # An unset variable of the environment must not open the server.
+        if key is not None and not key.strip():
+            yield f"server.{name} is empty; write the key, or null for none"
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
     for name in ("max_queued_requests", "max_choices"):
         yield from _at_least(f"server.{name}", getattr(server, name), 1)

@@ -116,7 +116,7 @@ class EngineConfig:
 
     name: str = "native"
     extra_args: dict[str, Any] = field(default_factory=dict)
-    """Free-form arguments handed to an upstream engine."""
+    """Free-form arguments handed to an upstream engine; `native` takes none."""
 
 
 @dataclass
@@ -164,6 +164,7 @@ class RuntimeConfig:
     """Compute threads of a CPU device, shared out between its tensor-parallel parts; null = all cores."""
     enable_torch_compile: bool = False
     disable_cuda_graph: bool = False
+    """Launch each kernel of a decode step on its own; of no effect on backends without graph capture."""
     random_seed: int = 0
     """Seed of requests that bring none, and of dummy weights."""
 

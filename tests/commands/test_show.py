@@ -47,7 +47,6 @@ def test_secrets_are_masked(form: str, capsys: pytest.CaptureFixture[str]) -> No
         "server.admin_api_key=hunter2",
         "bench.api_key=hunter2",
         "backend.options.license-key=hunter2",
-        "engine.extra_args.hf_token=hunter2",
         "study.storage='postgresql://sglk:hunter2@db/studies'",
     ]
     assert main(["show", "--command", "tune", form, *words]) == 0

@@ -71,9 +71,8 @@ def test_a_known_key_is_set_with_and_without_plus(plus: str) -> None:
 
 
 def test_pass_through_nodes_take_any_key() -> None:
-    config = compose("serve", ["backend.options.graph.level=2", "+engine.extra_args.attention-backend=kunlun"]).config
-    assert config.backend.options == {"graph": {"level": 2}}
-    assert config.engine.extra_args == {"attention-backend": "kunlun"}
+    config = compose("serve", ["backend.options.graph.level=2", "+backend.options.attention-backend=kunlun"]).config
+    assert config.backend.options == {"graph": {"level": 2}, "attention-backend": "kunlun"}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Ranges and rules between settings."""
 
+import os
+
 import pytest
 
 from sglk.config.compose import compose
@@ -43,6 +45,15 @@ from sglk.errors import ConfigError
         (["server.port=-1"], "is not a port"),
         (["backend.fallback=never"], "allowed: allow, warn, forbid"),
         (["engine.name=sglank"], "allowed: native"),
+        (["engine.extra_args.foo=1"], "engine.extra_args.foo has no effect with engine=native"),
+        (["server.api_key="], "server.api_key is empty; write the key, or null for none"),
+        (["server.api_key='  '"], "server.api_key is empty"),
+        (["server.admin_api_key=''"], "server.admin_api_key is empty"),
+        (["runtime.num_threads=100000"], f"more than this machine's {os.cpu_count()} cores; write {os.cpu_count()} or"),
+        (["runtime.context_length=1"], "runtime.context_length=1 is too small; it is at least 2"),
+        (["groups='cuda:0'"], "device 'cuda:0' of group 'group0' is not a device of backend 'cpu'"),
+        (["groups='xyz:0'"], "write cpu:0"),
+        (["chip=h100", "groups=[{name: a, devices: [cpu:0]}, {name: b, devices: [cpu:1]}]"], "of backend 'cuda'"),
     ],
 )
 def test_a_deployment_out_of_range_is_refused(words: list[str], part: str) -> None:
@@ -80,6 +91,12 @@ def test_a_study_out_of_range_is_refused(words: list[str], part: str) -> None:
     assert part in str(caught.value)
 
 
+def test_an_empty_variable_does_not_open_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLK_TEST_KEY", "")
+    with pytest.raises(ConfigError, match=r"server\.api_key is empty"):
+        compose("serve", ["server.api_key=${oc.env:SGLK_TEST_KEY}"])
+
+
 def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         compose("serve", ["server.port=70000", "runtime.page_size=0", "runtime.schedule_policy=best"])
@@ -93,6 +110,11 @@ def test_all_problems_are_named_at_once() -> None:
         ["runtime.chunked_prefill_size=-1"],
         ["runtime.mem_fraction_static=1"],
         ["server.port=0"],
+        ["server.api_key=null"],
+        ["runtime.context_length=2"],
+        [f"runtime.num_threads={os.cpu_count()}"],
+        ["chip=h100", "groups='cuda:0'"],
+        ["groups='cuda:0;cpu:0'"],
         ["chip=h100", "runtime.kv_cache_dtype=fp8_e5m2", "runtime.quantization=fp8"],
         ["chip=kunlun", "runtime.quantization=w8a8"],
         ["runtime.quantization=awq", "runtime.kv_cache_dtype=int8"],
