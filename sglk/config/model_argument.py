@@ -1,8 +1,8 @@
 """`model=` given as a path or as a Hugging Face name in place of an option of the group."""
 
 import re
-from pathlib import Path
 
+from sglk.config.home import expanded
 from sglk.config.quoting import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -16,8 +16,18 @@ def model_overrides(value: str) -> list[str]:
     """
     if "/" not in value and not value.endswith(".gguf") and value not in (".", ".."):
         return []
-    path = Path(value).expanduser()
+    path = expanded(value)
     is_hub = _HUB_ID.fullmatch(value) is not None and not value.endswith(".gguf") and not path.exists()
     name = (value.rpartition("/")[2] if is_hub else path.resolve().name) or "model"
-    source = quoted("model.hub_id", value) if is_hub else quoted("model.path", str(path))
-    return ["model=local", source, quoted("model.name", name)]
+    if is_hub:
+        return ["model=local", quoted("model.hub_id", value), quoted("model.name", name)]
+    # `./~x` must not turn into `~x`, which means a home folder where it is opened.
+    given = f"./{path}" if str(path).startswith("~") else str(path)
+    # A folder can be called `${model}`; where there is none of this name it is an interpolation.
+    texts = [_literal(text) for text in (given, name)] if path.exists() else [given, name]
+    return ["model=local", quoted("model.path", texts[0]), quoted("model.name", texts[1])]
+
+
+def _literal(text: str) -> str:
+    """Return what OmegaConf reads as `text` itself, without interpolations."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from sglk.config.home import expanded
 from sglk.errors import ConfigError
 from sglk.resources import conf_dir, profiles_dir
 
@@ -55,7 +56,7 @@ def search_path(config_dir: str | Path | None = None) -> SearchPath:
     if config_dir is None:
         roots = [own, *roots]
     else:
-        folder = Path(config_dir).expanduser().resolve()
+        folder = expanded(str(config_dir)).resolve()
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {str(config_dir)!r} is not a folder; name one that holds <group>/*.yaml")
         roots = [folder, own, *roots]

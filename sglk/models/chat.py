@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -12,6 +11,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from sglk.config.home import expanded
 from sglk.errors import ConfigError, ModelLoadError, RequestError
 from sglk.models.chat_messages import plain_messages
 from sglk.models.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def load_chat_template(tokenizer: Tokenizer, file: str | None = None) -> ChatTem
 
 def _read(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return expanded(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"server.chat_template={file}: {reason}; give a file with a jinja2 template") from error

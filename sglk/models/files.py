@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sglk.config.home import expanded
 from sglk.config.schema import ModelConfig
 from sglk.errors import ModelLoadError
 
@@ -57,7 +58,7 @@ def _locate(model: ModelConfig, download: bool) -> Path:
 
 
 def _local_path(text: str) -> Path:
-    path = Path(text).expanduser().absolute()
+    path = expanded(text).absolute()
     if not path.exists():
         raise ModelLoadError(f"model.path={text}: there is no {path}; give a folder with config.json or a .gguf file")
     return path

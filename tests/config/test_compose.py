@@ -11,6 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 from sglk.config.catalogue import chips
 from sglk.config.check import check
 from sglk.config.compose import compose
+from sglk.config.home import expanded
+from sglk.config.quoting import quoted
 from sglk.config.schema import BenchConfig, GroupConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import search_path
 from sglk.errors import ConfigError
@@ -184,6 +186,27 @@ def test_a_model_may_be_a_hub_name_unless_it_exists_here(folder: Path) -> None:
     model = compose("serve", ["model=Qwen/Qwen2.5-7B-Instruct"]).config.model
     assert (model.hub_id, model.path) == (None, "Qwen/Qwen2.5-7B-Instruct")
     assert "./Qwen" in refusal("serve", "model=Qwen")
+
+
+@pytest.mark.parametrize("name", ["~tilde", "~root", "${model}", "a\\\\${b}"])
+def test_a_folder_may_have_an_odd_name(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    model = compose("serve", [quoted("model", f"./{name}")]).config.model
+    assert model.path is not None
+    assert (expanded(model.path).resolve(), model.name) == ((folder / name).resolve(), name)
+
+
+def test_only_a_leading_tilde_is_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    assert compose("serve", ["model='~/m'"]).config.model.path == str(folder / "m")
+    assert compose("serve", ["model='~no.such.user/m'"]).config.model.name == "m"
+    assert "is not a folder" in refusal("serve", config_dir=Path("~no.such.user"))
+
+
+def test_a_path_may_hold_an_interpolation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLK_TEST_MODELS", "/data")
+    model = compose("serve", ["model='${oc.env:SGLK_TEST_MODELS}/m'"]).config.model
+    assert (model.path, model.name) == ("/data/m", "m")
 
 
 def test_a_profile_is_looked_for_under_the_names_in_force(folder: Path) -> None:
