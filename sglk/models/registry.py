@@ -20,14 +20,17 @@ ARCHITECTURES = {
 """Architecture as in config.json to `module:class`."""
 
 
-def check_architecture(architecture: str) -> None:
-    """Raise ModelLoadError, with the supported ones, where no class builds `architecture`. Needs no torch."""
+def check_architecture(architecture: str, whose: str = "") -> None:
+    """Raise ModelLoadError, with the supported ones, where no class builds `architecture`. Needs no torch.
+
+    `whose` begins the message, such as `model 'x': `.
+    """
     if architecture in ARCHITECTURES:
         return
     # Only another spelling is a near match: Qwen3 must not be advised to load as Qwen2.
     same = [name for name in ARCHITECTURES if name.lower() == architecture.lower()]
     raise ModelLoadError(
-        f"architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        f"{whose}architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
         f"{nearest(architecture, same)}"
     )
 

@@ -119,7 +119,7 @@ def test_describing_a_model_needs_no_torch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "model", [model for model in models() if model.architecture in ARCHITECTURES], ids=lambda model: model.name
+    "model", [model for model in models().entries if model.architecture in ARCHITECTURES], ids=lambda model: model.name
 )
 def test_every_shipped_model_runs_scaled_down_without_files(model):
     small = {
@@ -164,3 +164,19 @@ def test_numbers_of_experts_are_taken_and_compared(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         describe_model(at(tmp_path, num_experts=60))
     assert "model.num_experts is 60" in caplog.text
+
+
+def test_an_architecture_that_nobody_builds_is_refused_before_the_hub_is_asked(monkeypatch):
+    def snapshot_download(*_, **__):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    model = ModelConfig(name="other", hub_id="someone/other", architecture="OtherForCausalLM")
+    for load_format in ("auto", "safetensors", "dummy"):
+        with pytest.raises(ModelLoadError, match=r"^model 'other': architecture 'OtherForCausalLM' is not supported"):
+            describe_model(model, load_format)
+
+
+def test_a_folder_of_the_user_s_decides_its_architecture_itself(tmp_path):
+    described = describe_model(at(write_tiny_model(tmp_path), architecture="OtherForCausalLM"))
+    assert described.spec.architecture == "LlamaForCausalLM"

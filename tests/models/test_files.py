@@ -75,8 +75,10 @@ def test_an_empty_folder_and_a_foreign_file(tmp_path):
 
 
 def test_a_model_that_says_nowhere():
-    with pytest.raises(ModelLoadError, match=r"set model.path=.*load_format=dummy"):
+    with pytest.raises(ModelLoadError, match=r"set model.path=<folder or .gguf file>$"):
         find_files(ModelConfig(name="tiny"))
+    with pytest.raises(ModelLoadError, match=r"set model.path=.*, or runtime.load_format=dummy for random weights"):
+        find_files(ModelConfig(name="tiny", architecture="LlamaForCausalLM"))
 
 
 def test_a_package_that_is_not_installed_gets_its_pip_line():
@@ -114,6 +116,9 @@ def test_the_hub_out_of_reach_is_one_line_with_alternatives(monkeypatch, tmp_pat
     with pytest.raises(ModelLoadError, match=r"cannot get someone/model .*model\.path=.*model=smollm2") as raised:
         find_files(ModelConfig(name="tiny", hub_id="someone/model"))
     assert "\n" not in str(raised.value)
+    assert "dummy" not in str(raised.value), "there are no numbers to make random weights from"
+    with pytest.raises(ModelLoadError, match=r"model=smollm2 .*, or runtime\.load_format=dummy for random weights"):
+        find_files(ModelConfig(name="tiny", hub_id="someone/model", architecture="LlamaForCausalLM"))
 
 
 def test_a_malformed_hub_id(tmp_path):

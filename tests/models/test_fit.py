@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from sglk.testing.tiny import write_tiny_model
 from tests.models.test_loader import load
 
 GIB = 2**30
-LARGE = {
+LARGE: dict[str, Any] = {
     "architecture": "Qwen2ForCausalLM",
     "hidden_size": 5120,
     "intermediate_size": 27648,
@@ -44,7 +45,7 @@ class Small(CpuBackend):
 
 @pytest.fixture
 def no_weights_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(self: DummyWeights, name: str) -> None:
+    def get(_: DummyWeights, name: str) -> None:
         raise AssertionError(f"{name} was made")
 
     monkeypatch.setattr(DummyWeights, "get", get)
