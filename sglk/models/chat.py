@@ -101,6 +101,14 @@ def load_chat_template(tokenizer: Tokenizer, file: str | None = None) -> ChatTem
     return _compile(tokenizer, tokenizer.chat_templates, "the model's chat template", ModelLoadError)
 
 
+def check_chat_template(file: str) -> None:
+    """Raise ConfigError where `file` (`server.chat_template`) is missing or has a syntax error; needs no model."""
+    try:
+        ChatTemplate({"default": _read(file)}, bos_token=None, eos_token=None)
+    except jinja2.TemplateSyntaxError as error:
+        raise _syntax_error(f"server.chat_template={file}", error, ConfigError) from error
+
+
 def _read(file: str) -> str:
     try:
         return expanded(file).read_text(encoding="utf-8")
@@ -115,8 +123,14 @@ def _compile(
     try:
         return ChatTemplate(templates, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     except jinja2.TemplateSyntaxError as error:
-        way_out = "correct it" if complaint is ConfigError else "give your own with server.chat_template=<file>"
-        raise complaint(f"{origin} has a syntax error in line {error.lineno}: {error.message}; {way_out}") from error
+        raise _syntax_error(origin, error, complaint) from error
+
+
+def _syntax_error(
+    origin: str, error: jinja2.TemplateSyntaxError, complaint: type[ConfigError | ModelLoadError]
+) -> ConfigError | ModelLoadError:
+    way_out = "correct it" if complaint is ConfigError else "give your own with server.chat_template=<file>"
+    return complaint(f"{origin} has a syntax error in line {error.lineno}: {error.message}; {way_out}")
 
 
 class _GenerationTag(jinja2.ext.Extension):

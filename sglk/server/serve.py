@@ -10,7 +10,7 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
 from sglk.errors import ConfigError, RunError
-from sglk.models.chat import load_chat_template
+from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
@@ -45,6 +45,9 @@ def serve(config: ServeConfig, profile_path: Path | None) -> None:
 
 def load_deployment(config: ServeConfig, profile_path: Path | None = None) -> Deployment:
     """Load model and chat template, start the engine and see it generate a token."""
+    if config.server.chat_template is not None:
+        # Weights may take minutes; a file of the user's is worth a look before.
+        check_chat_template(config.server.chat_template)
     engine = Engine.from_config(config)
     try:
         template = load_chat_template(engine.tokenizer, config.server.chat_template)

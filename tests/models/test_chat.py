@@ -6,7 +6,7 @@ import transformers
 
 from sglk.errors import ConfigError, ModelLoadError, RequestError
 from sglk.models.byte_level import byte_tokenizer
-from sglk.models.chat import ChatTemplate, load_chat_template
+from sglk.models.chat import ChatTemplate, check_chat_template, load_chat_template
 from sglk.models.tokenizer import Tokenizer, read_tokenizer
 from sglk.testing.tiny import CHATML, write_tiny_model
 
@@ -118,6 +118,8 @@ def test_a_syntax_error_fails_at_the_start_with_its_line(tmp_path, text):
     (tmp_path / "bad.jinja").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.jinja has a syntax error in line 3: .*; correct it"):
         load_chat_template(tokenizer(), str(tmp_path / "bad.jinja"))
+    with pytest.raises(ConfigError, match=r"bad\.jinja has a syntax error in line 3: .*; correct it"):
+        check_chat_template(str(tmp_path / "bad.jinja"))
     with pytest.raises(ModelLoadError, match=r"line 3: .*; give your own with server\.chat_template=<file>"):
         load_chat_template(tokenizer(default=text))
 
