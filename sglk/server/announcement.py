@@ -53,10 +53,10 @@ def _shortest(path: Path) -> Path:
 
 
 def try_line(deployment: Deployment, url: str) -> str:
-    """Return a curl command that shows the model at work."""
+    """Return a curl command that shows the model at work, greedily: the first answer should be one to rely on."""
     key = " -H 'Authorization: Bearer KEY'" if deployment.config.server.api_key else ""
-    route, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16}
+    route, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
     if deployment.can_chat:
         question = "What is the capital of France? Answer in one sentence."
-        route, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
+        route, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}], "temperature": 0}
     return f"curl -s {url}{route}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"

@@ -32,6 +32,7 @@ def test_the_line_to_try_works(template: str | None, route: str) -> None:
         url, body = words[3], words[-1]
 
         assert url == f"{served.url}{route}"
+        assert json.loads(body)["temperature"] == 0, "a newcomer's answers stay the same"
         assert served.client.post(url, content=body).status_code == 200
 
 
