@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from sglk.models.chat import ChatTemplate
     from sglk.models.tokenizer import Tokenizer
 
-DEFAULT_GROUP = "default"
-"""Name of the only device group, until several are served."""
-
 
 @dataclass
 class Deployment:
@@ -45,9 +42,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.counters = RequestCounters(self.registry, self.model_name, DEFAULT_GROUP)
-        self.latency = LatencyMetrics(self.registry, self.model_name, DEFAULT_GROUP)
-        self.registry.register(EngineCollector(self.engine, self.model_name, DEFAULT_GROUP))
+        self.counters = RequestCounters(self.registry, self.model_name, self.group)
+        self.latency = LatencyMetrics(self.registry, self.model_name, self.group)
+        self.registry.register(EngineCollector(self.engine, self.model_name, self.group))
         self.bridge = EngineBridge(self.engine, self.open_limit, self.latency)
         self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
@@ -72,6 +69,12 @@ class Deployment:
     def vocab_size(self) -> int:
         """Token ids run from 0 to one less."""
         return self.engine.vocab_size
+
+    @property
+    def group(self) -> str:
+        """Name of the device group that the engine runs on."""
+        name: str = self.config.groups[0].name
+        return name
 
     @property
     def model_name(self) -> str:

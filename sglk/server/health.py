@@ -10,7 +10,7 @@ from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.answers import collect
 from sglk.server.choices import new_id
-from sglk.server.deployment import DEFAULT_GROUP, Deployment, deployment_of
+from sglk.server.deployment import Deployment, deployment_of
 
 PROBE_TIMEOUT_S = 20.0
 """How long `/health_generate` waits for its token."""
@@ -24,7 +24,8 @@ router = APIRouter()
 @router.get("/health")
 async def health(request: Request) -> Response:
     """Answer 200 while the engine can serve, 503 when it is dead or the server is shutting down."""
-    return _health_response(_state(deployment_of(request)))
+    deployment = deployment_of(request)
+    return _health_response(deployment, _state(deployment))
 
 
 @router.get("/health_generate")
@@ -34,7 +35,7 @@ async def health_generate(request: Request) -> Response:
     state = _state(deployment)
     if state == "ok":
         state = await _probe(deployment)
-    return _health_response(state)
+    return _health_response(deployment, state)
 
 
 async def _probe(deployment: Deployment) -> str:
@@ -55,6 +56,6 @@ def _state(deployment: Deployment) -> str:
     return "shutting down" if deployment.draining else "ok"
 
 
-def _health_response(state: str) -> Response:
-    body = {"status": "ok" if state == "ok" else "unavailable", "groups": {DEFAULT_GROUP: state}}
+def _health_response(deployment: Deployment, state: str) -> Response:
+    body = {"status": "ok" if state == "ok" else "unavailable", "groups": {deployment.group: state}}
     return JSONResponse(body, status_code=200 if state == "ok" else 503)

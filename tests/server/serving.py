@@ -42,7 +42,7 @@ def deploy(
         model=ModelConfig(name=MODEL, path="/models/tiny"),
         runtime=RuntimeConfig(**{"page_size": 1, **runtime}),
         server=ServerConfig(**(server or {})),
-        groups=[GroupConfig("default", ["cpu:0"])],
+        groups=[GroupConfig("left", ["cpu:0"])],
     )
     templates = {} if chat_template is None else {"default": chat_template}
     tokenizer = Tokenizer(byte_tokenizer(SPECIAL_TOKENS), bos_token=BOS, eos_token=EOS, chat_templates=templates)

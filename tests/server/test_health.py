@@ -9,7 +9,7 @@ def test_a_running_engine_is_healthy(served: Served) -> None:
     for path in ("/health", "/health_generate"):
         response = served.get(path)
         assert response.status_code == 200
-        assert response.json() == {"status": "ok", "groups": {"default": "ok"}}
+        assert response.json() == {"status": "ok", "groups": {"left": "ok"}}
 
 
 def test_load_balancers_may_ask_by_head(served: Served) -> None:
@@ -25,7 +25,7 @@ def test_a_failing_device_fails_the_probe_and_then_the_server() -> None:
         assert served.get("/health").status_code == 200
         response = served.get("/health_generate")
         assert response.status_code == 503
-        assert "device lost" in response.json()["groups"]["default"]
+        assert "device lost" in response.json()["groups"]["left"]
 
         error = error_of(served.post("/v1/completions", {"prompt": "x"}), 500)
         assert error["type"] == "server_error"
@@ -41,7 +41,7 @@ def test_a_failing_device_fails_the_probe_and_then_the_server() -> None:
         wait_until(dead)
         response = served.get("/health")
         assert response.status_code == 503
-        assert "device lost" in response.json()["groups"]["default"]
+        assert "device lost" in response.json()["groups"]["left"]
         error_of(served.post("/v1/completions", {"prompt": "x"}), 503)
 
 

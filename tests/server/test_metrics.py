@@ -87,7 +87,7 @@ def test_labels_come_from_the_configuration_alone(served: Served) -> None:
     for family in families:
         for sample in family.samples:
             labels = set(sample.labels.items()) - {("le", sample.labels.get("le"))}
-            assert labels <= {("model", MODEL), ("model_name", MODEL), ("group", "default")}, sample.name
+            assert labels <= {("model", MODEL), ("model_name", MODEL), ("group", "left")}, sample.name
 
 
 def test_the_first_token_s_time_splits_into_queue_and_prefill() -> None:
