@@ -75,16 +75,6 @@ class PagedRows:
         return self.to_device(self.slots_BL)
 
     @cached_property
-    def page_table_device_BP(self) -> torch.Tensor:
-        """`page_table_BP` on the device, int64."""
-        return self.to_device(self.page_table_BP)
-
-    @cached_property
-    def kv_lens_device_B(self) -> torch.Tensor:
-        """`kv_lens_B` on the device, int64."""
-        return self.to_device(self.kv_lens_B)
-
-    @cached_property
     def padding_bias_BL(self) -> torch.Tensor:
         """0 for a row's visible tokens and -inf behind its end, fp32, to be added to attention scores."""
         inside_BL = np.arange(self.visible_lens_B.max()) < self.visible_lens_B[:, None]
