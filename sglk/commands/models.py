@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from sglk.commands.chips import no_arguments
 from sglk.commands.flags import common_flags
@@ -9,6 +10,7 @@ from sglk.commands.terminal import console, plain_table
 from sglk.config.catalogue import models
 from sglk.config.model_size import kv_elements_per_token, num_parameters
 from sglk.config.schema import ModelConfig
+from sglk.models.registry import ARCHITECTURES
 
 _HELP = """\
 usage: sglk models [--json] [--config-dir DIR]
@@ -31,7 +33,7 @@ def run(arguments: list[str]) -> int:
     no_arguments("models", flags)
     found = models(flags.config_dir)
     if "--json" in flags.switches:
-        print(json.dumps([{**asdict(model), "num_parameters": num_parameters(model)} for model in found], indent=2))
+        print(json.dumps([_facts(model) for model in found], indent=2))
         return 0
     _print(found)
     return 0
@@ -53,6 +55,16 @@ def _print(found: list[ModelConfig]) -> None:
     screen = console()
     screen.print(table)
     screen.print("\nKV at two bytes a number", style="dim")
+    if numbers_only := [model.name for model in found if not _is_supported(model)]:
+        screen.print(f"only for planning, this version cannot serve them: {', '.join(numbers_only)}", style="dim")
+
+
+def _facts(model: ModelConfig) -> dict[str, Any]:
+    return {**asdict(model), "num_parameters": num_parameters(model), "supported": _is_supported(model)}
+
+
+def _is_supported(model: ModelConfig) -> bool:
+    return model.architecture is None or model.architecture in ARCHITECTURES
 
 
 def _billions(count: int | None) -> str:

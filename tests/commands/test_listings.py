@@ -43,3 +43,12 @@ def test_chips_of_the_user_are_listed(tmp_path: Path, capsys: pytest.CaptureFixt
     file.write_text("chip: {name: mine, memory: 16}\n")
     assert main(["chips", "--config-dir", str(tmp_path)]) == 2
     assert "memory" in capsys.readouterr().err
+
+
+def test_models_that_cannot_be_served_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["models"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("only for planning")]
+    main(["models", "--json"])
+    supported = {model["name"]: model["supported"] for model in json.loads(capsys.readouterr().out)}
+    assert line == "only for planning, this version cannot serve them: deepseek_v2_lite"
+    assert [name for name, known in supported.items() if not known] == ["deepseek_v2_lite"]
