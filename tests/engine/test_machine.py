@@ -79,7 +79,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def configure(self, data: st.DataObject) -> None:
         """Start with empty pool and cache, under other parameters."""
         draw = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731
-        self.patch.setattr("sglk.engine.scheduler.LEAD_TOKENS", draw(2, 64))
+        lead_tokens = draw(2, 64)
+        self.patch.setattr("sglk.engine.scheduler.LEAD_TOKENS", lead_tokens)
         page_size = draw(1, 1, 4, 16, 128)
         context_length = CONTEXT[page_size]
         self.unit = max(1, page_size // 4)
@@ -91,7 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
             context_length=context_length,
             page_size=page_size,
-            chunked_prefill_size=draw(-1, 1, 5 * self.unit, max(page_size, 8)),
+            chunked_prefill_size=draw(-1, self.unit, 5 * self.unit, max(page_size, 8)),
             max_prefill_tokens=draw(8 * self.unit, 64 * self.unit),
             max_running_requests=draw(1, 3, 8),
             schedule_policy=draw("fcfs", "lpm", "shortest_prompt_first"),
