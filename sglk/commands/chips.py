@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.terminal import console, plain_table
-from sglk.config.catalogue import Chip, chips
+from sglk.config.catalogue import Chip, Listing, chips
 from sglk.config.schema import ChipConfig
 from sglk.errors import ConfigError
 
@@ -31,9 +32,10 @@ def run(arguments: list[str]) -> int:
     no_arguments("chips", flags)
     found = chips(flags.config_dir)
     if "--json" in flags.switches:
-        print(json.dumps([{**asdict(chip.config), "runtime": chip.runtime} for chip in found], indent=2))
-        return 0
-    _print(found)
+        print(json.dumps([{**asdict(chip.config), "runtime": chip.runtime} for chip in found.entries], indent=2))
+    else:
+        _print(found.entries)
+    refuse_problems(found)
     return 0
 
 
@@ -41,6 +43,12 @@ def no_arguments(command: str, flags: CommonFlags) -> None:
     """Raise ConfigError when words are left that a listing command has no use for."""
     if flags.arguments:
         raise ConfigError(f"`sglk {command}` takes no {flags.arguments[0]!r}; see `sglk {command} --help`")
+
+
+def refuse_problems(listing: Listing[Any]) -> None:
+    """Raise ConfigError that names the files which a listing had to leave out."""
+    if listing.problems:
+        raise ConfigError("; ".join(listing.problems))
 
 
 def _print(found: list[Chip]) -> None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from sglk.commands.chips import no_arguments
+from sglk.commands.chips import no_arguments, refuse_problems
 from sglk.commands.flags import common_flags
 from sglk.commands.terminal import console, plain_table
 from sglk.config.catalogue import models
@@ -33,9 +33,10 @@ def run(arguments: list[str]) -> int:
     no_arguments("models", flags)
     found = models(flags.config_dir)
     if "--json" in flags.switches:
-        print(json.dumps([_facts(model) for model in found], indent=2))
-        return 0
-    _print(found)
+        print(json.dumps([_facts(model) for model in found.entries], indent=2))
+    else:
+        _print(found.entries)
+    refuse_problems(found)
     return 0
 
 

@@ -54,8 +54,9 @@ def _parse(word: str, command: str) -> Override:
     except HydraException:
         if not _is_path_of_words(key.lstrip("+")):
             raise ConfigError(
-                f"{key!r} in {word!r} is not the name of a setting; see `sglk {command} --help`"
+                f"{key!r} in {word!r} is not the name of a setting{_did_you_mean(key.lstrip('+'), command)}"
             ) from None
+        _require_known(key.lstrip("+"), command)
         raise ConfigError(
             f"the value of {word!r} has characters that need quotes; type {shell_form(key, unquoted(value))}"
         ) from None
@@ -132,12 +133,18 @@ def _setting(key: str, override: Override, raw: str, command: str) -> str:
         return f"++search.space={{{key.removeprefix('search.space.')}:{raw}}}"
     if any(key.startswith(f"{node}.") for node in PASS_THROUGH):
         return f"++{key}={raw}"
-    if known is None:
-        raise ConfigError(f"unknown key {key!r}{_did_you_mean(key, command)}")
+    _require_known(key, command)
+    assert known is not None
     if known.type is str and override.value() is not None and not isinstance(override.value(), str):
         # Text that looks like a number or a truth value stays as it was typed: `1e5` is not `100000.0`.
         return quoted(key, raw) if not isinstance(override.value(), dict | list) else f"{key}={raw}"
     return f"++{key}={raw}" if key not in keys(ROOTS[command]) else f"{key}={raw}"
+
+
+def _require_known(key: str, command: str) -> None:
+    passes = any(key.startswith(f"{node}.") for node in PASS_THROUGH)
+    if not passes and key not in GROUPS[command] and lookup(ROOTS[command], key) is None:
+        raise ConfigError(f"unknown key {key!r}{_did_you_mean(key, command)}")
 
 
 def _did_you_mean(word: str, command: str) -> str:
@@ -153,4 +160,4 @@ def _did_you_mean(word: str, command: str) -> str:
     tail = difflib.get_close_matches(word.rpartition(".")[2], tails, n=1, cutoff=0.75)
     if tail:
         return f"; did you mean {tails[tail[0]]!r}?"
-    return f"; see `sglk {command} --help`"
+    return "; see --help for all keys"

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sglk.config.keys import leaves, lookup
 from sglk.config.quantization import is_declared
@@ -38,6 +39,9 @@ CACHES = ("flush", "salt", "keep")
 SAMPLERS = ("grid", "random", "tpe")
 PRUNERS = ("none", "median")
 
+_OWN_SOURCES = ("command line", "default")
+"""Sources that need no mention: the user has just typed it, or nobody has set it."""
+
 METRICS = (
     "request_throughput",
     "output_throughput",
@@ -53,11 +57,20 @@ METRICS = (
 """Figures of a record's summary, which goals may name."""
 
 
-def check(config: ServeConfig) -> None:
-    """Raise ConfigError that names every value out of range and every rule between settings that is broken."""
-    problems = list(_problems(config))
+def check(config: ServeConfig, sources: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError that names every value out of range and every rule between settings that is broken.
+
+    `sources` says where `runtime.*` values come from, so that a problem names the files that it is in.
+    """
+    problems = [f"{problem}{_origins(problem, sources or {})}" for problem in _problems(config)]
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _origins(problem: str, sources: Mapping[str, str]) -> str:
+    named = dict.fromkeys(re.findall(r"runtime\.\w+(?==)", problem))
+    found = [f"{key} is from {sources[key]}" for key in named if sources.get(key, "default") not in _OWN_SOURCES]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _problems(config: ServeConfig) -> Iterator[str]:

@@ -26,13 +26,14 @@ from yaml import YAMLError
 from sglk.config.arguments import overrides_from
 from sglk.config.check import check
 from sglk.config.groups import parse_groups
-from sglk.config.keys import ROOTS
+from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.profile_source import ProfileSource
 from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, read_layers, runtime_sources
 from sglk.config.values import explain, require_values
 from sglk.errors import ConfigError
+from sglk.resources import conf_dir
 
 RootT = TypeVar("RootT", bound=ServeConfig)
 
@@ -80,13 +81,17 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     with _hydra_lock, _hydra(search) as loader:
         layers: list[Layer] = []
         try:
-            layers = read_layers(_defaults(loader, command, typed), search)
+            defaults = _defaults(loader, command, typed)
+            _require_whole(defaults, command, search)
+            layers = read_layers(defaults, search)
             tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise explain(error, ROOTS[command], typed, layers) from error
+            raise explain(error, ROOTS[command], typed, layers, search) from error
         except RecursionError as error:
             raise ConfigError("files include each other in a circle by their defaults lists; break it") from error
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.filename is None:
+                raise
             raise unreadable(error, search) from error
     choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if "/" not in group}
     with open_dict(tree):
@@ -94,11 +99,25 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     require_values(tree, ROOTS[command], typed, layers)
     config = _to_object(tree)
     _require_name(config.chip.name, "chip", choices, typed)
-    check(config)
+    sources = runtime_sources(typed, layers)
+    check(config, sources)
     profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)
     if profile is None:
         choices[PROFILES] = "none"
-    return Composed(command, config, runtime_sources(typed, layers), choices, typed, profile)
+    return Composed(command, config, sources, choices, typed, profile)
+
+
+def _require_whole(defaults: Sequence[ResultDefault], command: str, search: SearchPath) -> None:
+    # A file of the user in place of a command's own decides what is composed at all, the schema included.
+    present = {str(default.config_path).partition("/")[0] for default in defaults}
+    wanted = [f"sglk_{command}", *(group for group in GROUPS[command] if group != PROFILES)]
+    absent = [name for name in wanted if name not in present]
+    if absent:
+        raise ConfigError(
+            f"{search.find(command)} replaces sglk's own {command}.yaml, and its defaults list lacks"
+            f" {', '.join(absent)}; begin it with the list of {conf_dir() / command}.yaml, or remove it and write"
+            " <group>/<option>.yaml files"
+        )
 
 
 def _require_name(name: str, group: str, choices: dict[str, str], overrides: Sequence[str]) -> None:

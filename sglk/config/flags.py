@@ -58,7 +58,7 @@ def refuse_flags(arguments: Sequence[str], root: type) -> None:
             position += 1
         given.append(f"{word} {value}" if equals == " " else word)
         override = _override(name, value if equals else None, root)
-        (advice if override else unknown).append(override or f"--{name}")
+        (advice if override else unknown).append(override or word.partition("=")[0])
     if not given:
         return
     if unknown:
@@ -110,4 +110,7 @@ def _key(plain: str, root: type) -> str | None:
 def _near(flag: str, root: type) -> str:
     tails = {path.rpartition(".")[2].replace("_", "-"): path for path in reversed(leaves(root))}
     close = difflib.get_close_matches(flag.lstrip("-"), [*tails, *ALIASES], n=1, cutoff=0.6)
+    # A single letter is near to nothing in particular.
+    if len(flag.lstrip("-")) == 1:
+        return ""
     return f"; did you mean {tails.get(close[0]) or ALIASES[close[0]]}=...?" if close else ""

@@ -1,6 +1,7 @@
 """Where configuration files are looked for, strongest folder first."""
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -60,8 +61,15 @@ def search_path(config_dir: str | Path | None = None) -> SearchPath:
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {str(config_dir)!r} is not a folder; name one that holds <group>/*.yaml")
         roots = [folder, own, *roots]
-    profiles = dict.fromkeys(folder for folder in (Path.cwd() / PROFILES, profiles_dir()) if folder.is_dir())
+    profiles = dict.fromkeys(folder for folder in (*_own_profiles(), profiles_dir()) if folder.is_dir())
     return SearchPath(tuple(roots), tuple(profiles))
+
+
+def _own_profiles() -> list[Path]:
+    try:
+        return [Path.cwd() / PROFILES]
+    except FileNotFoundError:  # the current directory was removed
+        return []
 
 
 def unreadable(error: OSError | ValueError, search: SearchPath) -> ConfigError:
@@ -72,6 +80,9 @@ def unreadable(error: OSError | ValueError, search: SearchPath) -> ConfigError:
     if isinstance(error, UnicodeDecodeError):
         culprits = [file for file in files if file.read_bytes() == error.object]
         return ConfigError(f"{' or '.join(map(str, culprits)) or 'a file'} is not UTF-8 text: {error.reason}")
+    named = re.search(r"[Dd]efaults list in '([^']+)'", str(error))
+    if named and (file := search.find(named[1])):
+        return ConfigError(f"{file}: {str(error).replace(f' in {named[1]!r}', '')}")
     culprits = [file for file in files if _has_bad_header(file)]
     return ConfigError(f"{' or '.join(map(str, culprits)) or 'a file'}: {error}")
 

@@ -83,16 +83,23 @@ def raw_value(path: str, overrides: Sequence[str], layers: Sequence[Layer]) -> t
         if key == path:
             return value, "command line"
     for layer in reversed(layers):
-        node: Any = layer.values
-        for name in path.split("."):
-            node = node.get(name, _ABSENT) if isinstance(node, dict) else _ABSENT
-        if node is not _ABSENT:
-            return _as_yaml(node), str(layer.file)
+        value = value_at(layer.values, path)
+        if value is not ABSENT:
+            return as_yaml(value), str(layer.file)
     return None
 
 
-_ABSENT = object()
+ABSENT = object()
+"""What `value_at` returns where a tree has nothing."""
 
 
-def _as_yaml(value: Any) -> str:
+def value_at(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path of nested mappings, or ABSENT."""
+    for name in path.split("."):
+        tree = tree.get(name, ABSENT) if isinstance(tree, dict) else ABSENT
+    return tree
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as YAML writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

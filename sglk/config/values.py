@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 from hydra.errors import MissingConfigException
@@ -16,7 +17,8 @@ from omegaconf.errors import (
 )
 
 from sglk.config.keys import keys, lookup
-from sglk.config.sources import Layer, raw_value
+from sglk.config.search_path import SearchPath
+from sglk.config.sources import ABSENT, Layer, as_yaml, raw_value, value_at
 from sglk.errors import ConfigError, nearest
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
@@ -83,14 +85,17 @@ def _interpolation_problem(path: str, raw: str, parent: Any, name: Any, root: ty
     return None
 
 
-def explain(error: Exception, root: type, overrides: Sequence[str], layers: Sequence[Layer]) -> ConfigError:
+def explain(
+    error: Exception, root: type, overrides: Sequence[str], layers: Sequence[Layer], search: SearchPath
+) -> ConfigError:
     """Return one line for an error of Hydra or OmegaConf."""
     cause = _omegaconf_error(error)
     place = _place(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return ConfigError(
-            f"{place}{error.missing_cfg_file!r} does not exist; options: {', '.join(error.options or [])}"
-        )
+        missing = str(error.missing_cfg_file)
+        options = error.options or search.options(missing.strip("/").rpartition("/")[0])
+        hint = nearest(missing.rpartition("/")[2], options) or ""
+        return ConfigError(f"{place}{missing!r} does not exist{hint or ';'} options: {', '.join(options)}")
     if cause is None:
         return ConfigError(f"{place}{_first_line(error).removeprefix(place)}")
     path = str(cause.full_key or cause.key or "")
@@ -112,6 +117,8 @@ def _type_message(
 ) -> str:
     if isinstance(cause, GrammarParseError):
         return f"the value of {path} is not a sound interpolation; write ${{oc.env:NAME}} or ${{another.key}}"
+    if not path and (wrong := _no_mapping(root, layers)):
+        return wrong
     known = lookup(root, path)
     given = raw_value(path, overrides, layers)
     if given is None or known is None:
@@ -125,6 +132,17 @@ def _type_message(
             f" which wants {known.wanted}"
         )
     return f"{path}={value}{origin} is not {known.wanted}{_example(value, known.type)}"
+
+
+def _no_mapping(root: type, layers: Sequence[Layer]) -> str | None:
+    """Name the file that gives a plain value to a node, of which OmegaConf says neither node nor file."""
+    nodes = [path for path, key in keys(root).items() if is_dataclass(key.type)]
+    for layer in reversed(layers):
+        for path in nodes:
+            value = value_at(layer.values, path)
+            if not isinstance(value, dict) and value is not ABSENT and "${" not in str(value):
+                return f"{path}={as_yaml(value)} in {layer.file} is not a mapping"
+    return None
 
 
 def _example(value: str, wanted: Any) -> str:

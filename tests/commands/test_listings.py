@@ -40,9 +40,47 @@ def test_chips_of_the_user_are_listed(tmp_path: Path, capsys: pytest.CaptureFixt
     chips = {chip["name"]: chip for chip in json.loads(capsys.readouterr().out)}
     assert (chips["mine"]["memory_gib"], chips["mine"]["backend"]) == (16, "kunlun")
     assert chips["mine"]["runtime"]["chunked_prefill_size"] == 3072
-    file.write_text("chip: {name: mine, memory: 16}\n")
-    assert main(["chips", "--config-dir", str(tmp_path)]) == 2
-    assert "memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"chip: {name: odd, memory: 16}\n", "memory: Key 'memory' not in 'ChipConfig'"),
+        (b"chip: {name: odd}\n", "no value for backend, title, vendor"),
+        (b"chip: [broken\n", "while parsing a flow sequence"),
+        (b"chip: {name: \xff\xfe}\n", "is not UTF-8 text"),
+        (b"- a\n", "holds no mapping"),
+        (b"3\n", "holds no mapping"),
+        (b"", "no `chip:` node"),
+        (b"chip: 3\n", "chip=3 is not a mapping"),
+        (b"defaults: [kunlun]\nruntime: 3\n", "runtime=3 is not a mapping"),
+        (b"defaults: 3\n", "defaults=3 is not a list"),
+        (b"defaults: [odd]\n", "includes itself"),
+        (b"defaults: [nothere]\n", "'chip/nothere', named in the defaults list, does not exist"),
+        (b"defaults: [kunlun]\nchip: {vendor: '${oc.env:SGLK_TEST_UNSET}'}\n", "vendor: "),
+    ],
+)
+def test_a_damaged_file_hides_no_other(
+    content: bytes, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "chip").mkdir()
+    file = tmp_path / "chip" / "odd.yaml"
+    file.write_bytes(content)
+    assert main(["chips", "--json", "--config-dir", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert {"kunlun", "cpu"} <= {chip["name"] for chip in json.loads(printed.out)}
+    assert printed.err.startswith(f"sglk: error: {file}")
+    assert part in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_a_damaged_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("name: mine\nhidden_size: wide\n")
+    assert main(["models", "--config-dir", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "smollm2" in printed.out
+    assert "mine.yaml: hidden_size: Value 'wide'" in printed.err
 
 
 def test_models_that_cannot_be_served_are_marked(capsys: pytest.CaptureFixture[str]) -> None:

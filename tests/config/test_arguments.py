@@ -75,6 +75,11 @@ def test_pass_through_nodes_take_any_key() -> None:
     assert config.backend.options == {"graph": {"level": 2}, "attention-backend": "kunlun"}
 
 
+def test_an_unknown_key_gets_no_advice_on_its_value() -> None:
+    assert refusal("serve", "stop_token=<|im_end|>") == "unknown key 'stop_token'; see --help for all keys"
+    assert "type server.host=" in refusal("serve", "server.host=<|im_end|>")
+
+
 @pytest.mark.parametrize(
     ("words", "override"),
     [
@@ -87,7 +92,7 @@ def test_pass_through_nodes_take_any_key() -> None:
         (["--model-path", "/data/m"], "write model=/data/m in place of"),
         (["--max_running_requests", "8"], "write runtime.max_running_requests=8"),
         (["--chunked-prefil-size", "4096"], "did you mean runtime.chunked_prefill_size=...?"),
-        (["-p", "80"], "flag --p is unknown"),
+        (["-p", "80"], "flag -p is unknown; settings are typed as key=value"),
     ],
 )
 def test_flags_in_the_gnu_style_get_the_override_to_type(words: list[str], override: str) -> None:

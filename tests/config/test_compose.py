@@ -90,7 +90,7 @@ def test_each_command_has_its_own_root() -> None:
 
 
 def test_every_figure_of_a_chip_has_a_source() -> None:
-    for option, chip in ((entry.config.name, entry.config) for entry in chips()):
+    for option, chip in ((entry.config.name, entry.config) for entry in chips().entries):
         for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s", "peak_tflops"):
             if getattr(chip, name):
                 assert chip.figures[name].source, (option, name)
@@ -299,7 +299,10 @@ def test_composition_leaves_hydra_and_the_environment_alone(folder: Path) -> Non
         (b"chip:\n\tname: x\n", "odd.yaml"),
         (b"chip: {name: \xff\xfe}\n", "odd.yaml is not UTF-8 text"),
         (b"# @package a b c\nchip: {}\n", "odd.yaml: Too many components"),
-        (b"# @package _global_\ndefaults: [nothere]\n", "'chip/nothere' does not exist"),
+        (b"# @package _global_\ndefaults: [nothere]\n", "'chip/nothere' does not exist; options: a100_40g,"),
+        (b"# @package _global_\ndefaults: [kunlum]\n", "'chip/kunlum' does not exist; did you mean 'kunlun'?"),
+        (b"# @package _global_\ndefaults: 3\n", "odd.yaml: Invalid defaults list, defaults must be a list (got int)"),
+        (b"# @package _global_\nchip: 3\n", "chip=3 in "),
         (b"# @package _global_\ndefaults: [odd]\nchip: {name: x}\n", "in a circle"),
         (b"# @package _global_\nchip: {memry: 3}\n", "odd.yaml; did you mean 'chip.memory_gib'?"),
         (b"# @package _global_\nchip: {memory_gib: lots}\n", "odd.yaml is not a number or null"),
@@ -312,6 +315,39 @@ def test_a_damaged_file_of_the_user_is_named(folder: Path, content: bytes, part:
     (folder / "chip").mkdir()
     (folder / "chip" / "odd.yaml").write_bytes(content)
     assert part in refusal("serve", "chip=odd", config_dir=folder)
+
+
+@pytest.mark.parametrize("command", ["serve", "bench"])
+def test_a_file_in_place_of_a_command_has_its_whole_defaults_list(folder: Path, command: str) -> None:
+    file = write(folder / f"{command}.yaml", "server: {port: 1}\n")
+    message = refusal(command, config_dir=folder)
+    assert message.startswith(f"{file} replaces sglk's own {command}.yaml")
+    assert f"lacks sglk_{command}, chip, model" in message
+    write(file, f"defaults: [sglk_{command}, runtime: default, chip: cpu, model: smollm2, backend: auto]\n")
+    assert "lacks engine" in refusal(command, config_dir=folder)
+    assert compose("tune", (), folder).config.server.port == 8000
+
+
+def test_a_rule_names_the_files_that_break_it(folder: Path) -> None:
+    profile = write_profile(folder, "cpu", "smollm2", "runtime: {page_size: 7}\n")
+    message = refusal("serve")
+    assert f"(runtime.chunked_prefill_size is from chip cpu, runtime.page_size is from profile {profile})" in message
+    assert "is from" not in refusal("serve", "runtime.page_size=7", "runtime.chunked_prefill_size=64")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("runtime: 3", "runtime=3 in {} is not a mapping"),
+        ("runtime: fast", "runtime=fast in {} is not a mapping"),
+        ("runtime: [1]", "runtime=[1] in {} is not a mapping"),
+        ("runtime:", "runtime=null in {} is not a mapping"),
+        ("profile: {model: 3}", "profile.model=3 in {} is not a mapping"),
+    ],
+)
+def test_a_node_that_is_no_mapping_is_named_with_its_file(folder: Path, text: str, part: str) -> None:
+    profile = write_profile(folder, "cpu", "smollm2", f"{text}\n")
+    assert refusal("serve") == part.format(profile)
 
 
 def test_device_groups_in_a_file_need_no_quotes_of_the_grammar(folder: Path) -> None:

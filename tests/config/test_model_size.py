@@ -20,7 +20,7 @@ PUBLISHED = {
     "mistral7b": 7_248_023_552,
     "mixtral8x7b": 46_702_792_704,
 }
-MODELS = {model.name: model for model in models()}
+MODELS = {model.name: model for model in models().entries}
 
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
