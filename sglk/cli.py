@@ -1,5 +1,6 @@
 """The command line: one table of commands; a command's module is imported when it is called and not before."""
 
+import errno
 import importlib
 import os
 import sys
@@ -26,11 +27,17 @@ EXTRAS = {"optuna": "tune", "pandas": "report", "plotly": "report", "huggingface
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _BUG = 70
+_FAILED = 1
+_WITH_VALUE = ("--config-dir", "--command")
+"""Flags whose value is the word after them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:
+        # Started with `>&-`: nobody wants the output, and its file descriptor must not become that of another file.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -38,14 +45,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader, such as `head`, has what it wanted; keep the interpreter from flushing into the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader, such as `head`, has what it wanted.
+        _drop_output()
         return _BROKEN_PIPE
     except SglkError as error:
         return _fail(str(error), error.exit_code, "--debug" in words)
+    except OSError as error:
+        _drop_output()
+        return _fail(_system_error(error), _FAILED, "--debug" in words)
     except Exception as error:  # noqa: BLE001 - the last resort: users never meet a traceback that they did not ask for
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _fail(f"internal error: {text}; --debug shows where, please report it", _BUG, "--debug" in words)
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from flushing at its end into what cannot be written to."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system_error(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"{str(error.filename)!r}: {reason}"
+    if error.errno == errno.ENOENT:
+        return "the current directory no longer exists; change to another"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EFBIG):
+        return f"cannot write: {reason}; make room, or write to another place"
+    return f"the system refuses: {reason}; --debug shows where"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
@@ -57,12 +86,12 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 def _dispatch(words: list[str]) -> int:
     # `sglk --debug serve` means `sglk serve --debug`.
-    name = next((word for word in words if not word.startswith("-")), None)
-    if name is None:
+    position = command_position(words)
+    if position is None:
         return _without_command(words)
+    name = words[position]
     if name not in COMMANDS:
         raise SglkError(f"command {name!r} is unknown{nearest(name, COMMANDS) or '; commands: ' + ', '.join(COMMANDS)}")
-    position = words.index(name)
     module_name, _ = COMMANDS[name]
     try:
         module = importlib.import_module(module_name)
@@ -73,6 +102,13 @@ def _dispatch(words: list[str]) -> int:
             raise
         raise SglkError(f"`sglk {name}` needs {package}; pip install 'sglk[{EXTRAS[package]}]'") from error
     return code
+
+
+def command_position(words: list[str]) -> int | None:
+    """Return where the command's name stands among `words`, or None."""
+    before = ["", *words]
+    places = enumerate(zip(before, words, strict=False))
+    return next((i for i, (last, word) in places if not word.startswith("-") and last not in _WITH_VALUE), None)
 
 
 def _without_command(words: list[str]) -> int:

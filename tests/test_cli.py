@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import types
@@ -111,6 +112,7 @@ def run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
         (KeyboardInterrupt(), 130, ""),
         (ModuleNotFoundError("No module named 'optuna'", name="optuna"), 2, "pip install 'sglk[tune]'"),
         (ModuleNotFoundError("No module named 'pandas.core'", name="pandas.core"), 2, "pip install 'sglk[report]'"),
+        (OSError(13, "Permission denied", "runs"), 1, "sglk: error: 'runs': Permission denied\n"),
         (ValueError("two\nlines"), 70, "sglk: error: internal error: ValueError: two lines; --debug shows where"),
     ],
 )
@@ -127,15 +129,44 @@ def test_whatever_a_command_raises_is_one_line(
     assert printed.count("\n") <= 1
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+@pytest.mark.parametrize("words", [["models", "--json"], ["models"], ["show"]])
+def test_a_closed_pipe_is_quiet(words: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    result = subprocess.run(
-        [sys.executable, "-m", "sglk", "models", "--json"], stdout=write_end, stderr=subprocess.PIPE, text=True
-    )
+    result = subprocess.run([sys.executable, "-m", "sglk", *words], stdout=write_end, stderr=subprocess.PIPE, text=True)
     os.close(write_end)
     assert result.stderr == ""
     assert result.returncode == 141
+
+
+@pytest.mark.parametrize("words", [["show"], ["chips"], ["--help"]])
+def test_a_full_device_is_an_error_of_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([sys.executable, "-m", "sglk", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "sglk: error: cannot write: No space left on device; make room, or write to another place\n"
+
+
+def test_closed_output_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m sglk show >&-"
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f'cd {shlex.quote(str(gone))} && rmdir "$PWD" && {shlex.quote(sys.executable)} -m sglk show'
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "sglk: error: the current directory no longer exists; change to another\n"
+
+
+def test_flags_with_a_value_may_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--config-dir", str(tmp_path), "show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "serve"
+    assert cli.main(["--command", "bench", "show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "bench"
 
 
 def test_show_from_another_folder_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -66,5 +66,7 @@ def run(arguments: list[str]) -> int:
     if shell not in SCRIPTS:
         hint = nearest(shell, SCRIPTS) or "; write one of bash, zsh, fish"
         raise ConfigError(f"no completion script for {shell!r}{hint}" if shell else "name a shell: bash, zsh or fish")
+    if len(flags.arguments) > 1:
+        raise ConfigError(f"`sglk completion` prints one shell's script; leave out {' '.join(flags.arguments[1:])}")
     print(SCRIPTS[shell].strip())
     return 0

@@ -1,5 +1,7 @@
 """Tables and YAML as people read them in a terminal, a pipe or a file."""
 
+import errno
+import os
 import sys
 from typing import Any
 
@@ -35,6 +37,12 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a closed pipe to the command line, as with all other output; rich would end the process with 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def console() -> Console:
     """Return a console as wide as the terminal; a pipe gets room for whole rows."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

@@ -1,6 +1,6 @@
 """Words that can stand next on a command line, for shell completion."""
 
-from sglk.cli import COMMANDS
+from sglk.cli import COMMANDS, command_position
 from sglk.config import check
 from sglk.config.keys import GROUPS, ROOTS, leaves
 from sglk.config.search_path import search_path
@@ -35,7 +35,8 @@ def candidates(words: list[str]) -> list[str]:
     A candidate that ends in `=` or `.` goes on; all others are whole.
     """
     *before, current = words or [""]
-    command = next((word for word in before if not word.startswith("-")), None)
+    position = command_position(before)
+    command = None if position is None else before[position]
     if command is None:
         return _starting(current, [*COMMANDS, "--help", "--version"])
     if before[-1] == "--command":

@@ -27,6 +27,7 @@ from sglk.commands.words import candidates
         (["serve", "workload="], []),
         (["bench", "workload=ch"], ["workload=chat"]),
         (["show", "--j"], ["--json"]),
+        (["--config-dir", "conf", "show", "--j"], ["--json"]),
         (["show", "--command", "t"], ["tune"]),
         (["completion", "b"], ["bash"]),
         (["chips", ""], []),
@@ -55,6 +56,9 @@ def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["completion", "bsh"]) == 2
     assert "did you mean 'bash'?" in capsys.readouterr().err
     assert main(["completion"]) == 2
+    capsys.readouterr()
+    assert main(["completion", "bash", "zsh"]) == 2
+    assert "leave out zsh" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
