@@ -56,7 +56,8 @@ def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -
         tokens = min(tokens, room.free // need.bytes_per_token, window)
     if tokens < runtime.page_size:
         raise CapacityError(
-            f"only {room.free} bytes of main memory are free, too few for a KV pool; end other programs"
+            f"only {room.free} bytes of main memory are free, too few for one page of {runtime.page_size} KV tokens "
+            f"({runtime.page_size * need.bytes_per_token} bytes); end other programs or lower runtime.page_size"
         )
     if tokens < need.context_length:
         logger.warning(
@@ -75,9 +76,12 @@ def _planned_bytes(room: DeviceRoom, runtime: RuntimeConfig) -> int:
 
 
 def _requested_tokens(need: KVNeed, left: int, tokens: int, page_size: int) -> int:
-    if tokens < page_size:
-        raise CapacityError(f"runtime.max_total_tokens={tokens} is less than one page; give at least {page_size}")
     most = left // need.bytes_per_token
+    if tokens < page_size:
+        way_out = f"give at least {page_size}" if page_size <= most else f"set runtime.page_size to {tokens} or less"
+        raise CapacityError(
+            f"runtime.max_total_tokens={tokens} is less than one page of runtime.page_size={page_size}; {way_out}"
+        )
     if tokens > most:
         raise CapacityError(
             f"runtime.max_total_tokens={tokens} needs {tokens * need.bytes_per_token} bytes, and beside the weights' "
@@ -93,6 +97,14 @@ def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig) -> str:
         f"the weights take {need.weights_bytes}, each KV token {need.bytes_per_token}, "
         f"a page of {runtime.page_size} of them {runtime.page_size * need.bytes_per_token}"
     )
+    tokens = int(fraction * device - need.weights_bytes) // need.bytes_per_token
+    if tokens > 0 and runtime.page_size > need.context_length:
+        # A pool of one page would fit no better: what is too large is the page, not the pool.
+        largest = min(tokens, need.context_length)
+        return (
+            f"{given}; one page is larger than a request of full context ({need.context_length} tokens): lower "
+            f"runtime.page_size to {largest} or less"
+        )
     pages = -(-need.context_length // runtime.page_size)
     full = need.weights_bytes + pages * runtime.page_size * need.bytes_per_token
     smallest = math.ceil(full / device * 1000) / 1000

@@ -80,5 +80,28 @@ def test_a_requested_size_is_taken_or_refused() -> None:
     assert kv_capacity_tokens(NEED, CARD, runtime(max_total_tokens=64)) == 64
     with pytest.raises(CapacityError, match=r"max_total_tokens=9000.*lower it to 8192 or less"):
         kv_capacity_tokens(NEED, CARD, runtime(max_total_tokens=9000))
-    with pytest.raises(CapacityError, match="less than one page; give at least 16"):
+    with pytest.raises(CapacityError, match=r"less than one page .*; give at least 16"):
         kv_capacity_tokens(NEED, CARD, runtime(max_total_tokens=8))
+
+
+@pytest.mark.parametrize("host_memory", [False, True])
+def test_a_page_larger_than_the_context_is_the_page_s_fault(host_memory: bool) -> None:
+    room = DeviceRoom(total=10 * GIB, free=8 * GIB, host_memory=host_memory)
+    settings = runtime(page_size=10**9)
+    with pytest.raises(CapacityError, match=r"lower runtime\.page_size to 1024 or less$") as caught:
+        kv_capacity_tokens(NEED, room, settings)
+    assert "raise" not in str(caught.value)
+    settings.page_size = 1024
+    assert kv_capacity_tokens(NEED, room, settings) >= NEED.context_length
+
+
+def test_a_page_that_main_memory_has_no_room_for_says_so() -> None:
+    busy = DeviceRoom(total=20 * GIB, free=GIB // 2, host_memory=True)
+    with pytest.raises(CapacityError, match=r"one page of 1024 KV .* or lower runtime\.page_size$"):
+        kv_capacity_tokens(NEED, busy, runtime(page_size=1024))
+    assert kv_capacity_tokens(NEED, busy, runtime(page_size=512)) == 512
+
+
+def test_a_requested_pool_smaller_than_a_page_gets_advice_that_fits() -> None:
+    with pytest.raises(CapacityError, match=r"than one page .*; set runtime\.page_size to 64 or less"):
+        kv_capacity_tokens(NEED, CARD, runtime(max_total_tokens=64, page_size=10**9))
