@@ -61,8 +61,8 @@ class DeviceInfo:
 class DeviceBackend(ABC):
     """One device of one chip family. Nothing above this class knows which chip it runs on.
 
-    What makes one takes the keywords `index` (which of the machine's devices of this kind), `num_threads`, `fallback`
-    and those of `backend.options`.
+    What makes one takes the keywords `index` (which of the machine's devices of this kind; BackendError where there is
+    none), `num_threads`, `fallback` and those of `backend.options`.
     """
 
     name: str
@@ -87,6 +87,13 @@ class DeviceBackend(ABC):
         """Return the most device memory in use so far; a device that keeps no record gives what is in use now."""
         memory = self.memory_info()
         return memory.total - memory.free
+
+    def num_devices(self, ranks: int) -> int | None:
+        """Return how many devices of this kind a model of so many ranks finds on this machine.
+
+        `groups` may name those from index 0 up to it. None = not told; a wrong index then fails in the constructor.
+        """
+        return None
 
     @abstractmethod
     def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:

@@ -69,6 +69,10 @@ class CpuBackend(DeviceBackend):
         """Return the most memory this process has held."""
         return peak_resident_bytes()
 
+    def num_devices(self, ranks: int) -> int:
+        """Return one device for each rank: they share the processor."""
+        return ranks
+
     def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:
         """Copy, converting the dtype where it differs."""
         dst.copy_(src)

@@ -7,7 +7,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from sglk.config.schema import ServeConfig, ServerConfig
+from sglk.backends.base import DeviceBackend
+from sglk.config.schema import GroupConfig, ServeConfig, ServerConfig
 from sglk.engine.batch import Runner
 from sglk.engine.follower import Follower
 from sglk.engine.parallel_runner import ParallelRunner
@@ -15,6 +16,7 @@ from sglk.engine.rank_messages import Call, Load
 from sglk.engine.rank_runner import RankRunner
 from sglk.engine.runner import ModelRunner
 from sglk.engine.support import check_support
+from sglk.errors import BackendError
 from sglk.models.loader import load_model
 from sglk.models.tokenizer import Tokenizer
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
@@ -37,13 +39,30 @@ def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer
     backend = factory(
         num_threads=config.runtime.num_threads,
         fallback=config.backend.fallback,
-        index=int(group.devices[ranks.rank].rpartition(":")[2]),
+        index=_index(group.devices[ranks.rank]),
         **config.backend.options,
     )
     where = f"backend {name!r} of chip {config.chip.name!r}, device group {group.name!r}"
+    _check_devices(group, config.runtime.tp_size, backend)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
     return ModelRunner(loaded.model, backend, config.runtime), loaded.tokenizer
+
+
+def _index(device: str) -> int:
+    return int(device.rpartition(":")[2])
+
+
+def _check_devices(group: GroupConfig, ranks: int, backend: DeviceBackend) -> None:
+    """Refuse the first of the group's devices that the machine does not have."""
+    found = backend.num_devices(ranks)
+    for device in group.devices[:ranks]:
+        if found is not None and _index(device) >= found:
+            kind = device.rpartition(":")[0]
+            names = f"there is only {kind}:0" if found == 1 else f"there are only {kind}:0 to {kind}:{found - 1}"
+            raise BackendError(
+                f"device {device!r} of group {group.name!r} does not exist; {names}, so name no other in groups"
+            )
 
 
 def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:

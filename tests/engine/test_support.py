@@ -12,7 +12,7 @@ from sglk.config.compose import compose
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.loading import load_runner
 from sglk.engine.support import check_support
-from sglk.errors import ConfigError
+from sglk.errors import BackendError, ConfigError
 from sglk.testing.tiny import write_tiny_model
 
 WHERE = "backend 'small' of chip 'card', device group 'a'"
@@ -66,3 +66,40 @@ def test_nothing_is_read_before_the_refusal(tmp_path: Path, monkeypatch: pytest.
     config = compose("serve", [*words, "runtime.kv_cache_dtype=int8"]).config
     with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8 is not supported by backend 'small' of chip 'cpu'"):
         load_runner(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "there_is"),
+    [
+        (["groups='cpu:7'"], "cpu:7", "there is only cpu:0"),
+        (["groups='cpu:0,cpu:7'", "runtime.tp_size=2"], "cpu:7", "there are only cpu:0 to cpu:1"),
+    ],
+)
+def test_a_device_that_does_not_exist_is_refused_with_those_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], device: str, there_is: str
+) -> None:
+    monkeypatch.setattr("sglk.engine.loading.load_model", lambda *_: pytest.fail("the model was loaded"))
+    config = compose("serve", [f"model={write_tiny_model(tmp_path)}", "profiles=none", *words]).config
+    with pytest.raises(BackendError, match=f"device '{device}' of group 'group0' does not exist; {there_is}, so name"):
+        load_runner(config)
+
+
+def test_the_second_of_two_devices_serves(tmp_path: Path) -> None:
+    words = ["groups='two:1'", "backend.name=two", "profiles=none", "runtime.num_threads=1"]
+    config = compose("serve", [f"model={write_tiny_model(tmp_path)}", *words]).config
+    made = []
+
+    class TwoDevices(CpuBackend):
+        name = "two"
+
+        def __init__(self, *, index: int, **options: Any) -> None:
+            super().__init__(index=index, **options)
+            made.append(index)
+
+        def num_devices(self, ranks: int) -> int:
+            return 2
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sglk.plugins._registered", {"two": TwoDevices})
+        load_runner(config)
+    assert made == [1]
