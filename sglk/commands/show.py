@@ -8,7 +8,7 @@ from typing import Any
 
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
-from sglk.commands.terminal import console, plain_table, to_yaml
+from sglk.commands.terminal import console, plain_table, to_yaml, warn
 from sglk.config.compose import Composed, compose
 from sglk.config.keys import ROOTS
 from sglk.config.secrets import masked
@@ -35,6 +35,7 @@ def run(arguments: list[str]) -> int:
         command_help("show", "Print the composed configuration and its sources.", ROOTS[command], _EXAMPLES, _FLAGS)
         return 0
     composed = compose(command, rest, flags.config_dir)
+    warn(composed.warnings)
     if "--json" in flags.switches:
         print(json.dumps(_document(composed), indent=2, ensure_ascii=False))
         return 0

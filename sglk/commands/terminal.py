@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -35,6 +36,12 @@ def plain_table(*columns: str) -> Table:
     for index, column in enumerate(columns):
         table.add_column(column, no_wrap=index == 0)
     return table
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings where errors go too."""
+    for line in lines:
+        print(f"sglk: warning: {line}", file=sys.stderr)
 
 
 class _Console(Console):

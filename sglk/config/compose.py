@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -27,6 +28,7 @@ from sglk.config.arguments import overrides_from
 from sglk.config.check import check
 from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
+from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
 from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
@@ -55,6 +57,8 @@ class Composed(Generic[RootT]):
     """What was handed to Hydra."""
     profile_path: Path | None
     """The tuned profile in use."""
+    warnings: list[str] = field(default_factory=list)
+    """One line for each reason to doubt that profile."""
 
 
 @overload
@@ -104,7 +108,8 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)
     if profile is None:
         choices[PROFILES] = "none"
-    return Composed(command, config, sources, choices, typed, profile)
+    warnings = doubts(profile, config, date.today()) if profile else []
+    return Composed(command, config, sources, choices, typed, profile, warnings)
 
 
 def _require_whole(defaults: Sequence[ResultDefault], command: str, search: SearchPath) -> None:

@@ -1,7 +1,10 @@
-"""Names of tuned profile files."""
+"""Names of tuned profile files, and the hash of what is in one."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 READS_PROFILES = ("serve", "bench")
 """Commands that look for a tuned profile on their own."""
@@ -15,3 +18,10 @@ def profile_stem(model: str) -> str:
 def profile_file(folder: str | Path, chip: str, model: str) -> Path:
     """Return where the profile of one chip and model lies in a profiles folder."""
     return Path(folder) / profile_stem(chip) / f"{profile_stem(model)}.yaml"
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of a profile's content, its own `profile.hash` left out."""
+    bare = {**content, "profile": {**content["profile"], "hash": None}}
+    # What YAML reads as a date was text when the hash was made.
+    return hashlib.sha256(json.dumps(bare, sort_keys=True, default=str).encode()).hexdigest()

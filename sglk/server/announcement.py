@@ -37,7 +37,8 @@ def profile_line(profile: ProfileRecord | None, path: Path | None, chip: str, mo
     """Say which tuned profile is in use and what it promises, or how to get one."""
     if profile is None or path is None:
         return f"no tuned profile in use; make one with: sglk tune chip={chip} model={model} workload=chat"
-    facts = [f"{profile.kind} {(profile.created or 'at an unknown time')[:10]}", *_gains(profile)]
+    when = profile.created[:10] if profile.created else "at an unknown time"
+    facts = [f"{profile.kind} {when}", *_gains(profile)]
     return f"using profile {_shortest(path)} ({', '.join(facts)})"
 
 
@@ -49,7 +50,11 @@ def _gains(profile: ProfileRecord) -> Iterator[str]:
 
 
 def _shortest(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the current directory was removed
+        return path
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def try_line(deployment: Deployment, url: str) -> str:

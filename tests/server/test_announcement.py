@@ -52,3 +52,5 @@ def test_a_profile_is_named_with_what_it_promises(tmp_path: Path, monkeypatch: p
     line = profile_line(record, tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
 
     assert line == ("using profile profiles/cpu/smollm2.yaml (measured 2026-11-29, goodput +12 % against the defaults)")
+    undated = profile_line(ProfileRecord(), tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
+    assert undated == "using profile profiles/cpu/smollm2.yaml (measured at an unknown time)"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
+from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.schema import TuneConfig
 
@@ -24,6 +25,7 @@ def run(arguments: Sequence[str]) -> int:
         command_help("tune", SUMMARY, TuneConfig, EXAMPLES, FLAGS)
         return 0
     composed = compose("tune", flags.arguments, flags.config_dir)
+    warn(composed.warnings)
     # After the configuration is known to be good: this imports optuna.
     from sglk_tuner.tune import tune
 

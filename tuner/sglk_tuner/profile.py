@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 
 from sglk.bench.record import Record
+from sglk.config.profiles import content_hash
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord, ProfileSearch, ProfileWorkload
 from sglk.config.schema import RuntimeConfig, TuneConfig
 from sglk.errors import RunError
@@ -87,12 +87,6 @@ def delta(runtime: RuntimeConfig, defaults: RuntimeConfig) -> dict[str, Any]:
         for field in dataclasses.fields(runtime)
         if field.name not in NOT_TUNED and getattr(runtime, field.name) != getattr(defaults, field.name)
     }
-
-
-def content_hash(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of a profile's content, its own `hash` left out."""
-    bare = {**content, "profile": {**content["profile"], "hash": None}}
-    return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()
 
 
 def read_profile(path: Path) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""Reasons not to trust a tuned profile: it was measured for something else, long ago, or changed since."""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import yaml
+
+from sglk.config.profiles import content_hash
+from sglk.config.provenance import SCHEMA_VERSION, ProfileRecord
+from sglk.config.schema import ServeConfig
+
+
+def doubts(file: Path, config: ServeConfig, today: date) -> list[str]:
+    """Return a line for each reason to doubt that the profile in `file`, part of `config`, is what `config` needs."""
+    if config.profile is None:
+        return []
+    tune = f"sglk tune chip={config.chip.name} model={config.model.name}"
+    return [f"profile {file} {reason}" for reason in _reasons(file, config.profile, config, today, tune)]
+
+
+def _reasons(file: Path, profile: ProfileRecord, config: ServeConfig, today: date, tune: str) -> Iterator[str]:
+    if profile.schema_version != SCHEMA_VERSION:
+        yield f"has schema version {profile.schema_version}, this sglk reads {SCHEMA_VERSION}; make a new one: {tune}"
+    named = (("chip", profile.chip.name, config.chip.name), ("model", profile.model.name, config.model.name))
+    for group, measured, used in named:
+        # A profile written by hand need not say what it is for.
+        if measured not in ("?", used):
+            yield f"was measured with {group} {measured!r}, not {used!r}; make one for it: {tune}"
+    yield from _age(profile.expires, today, tune)
+    if profile.hash is not None and profile.hash != content_hash(yaml.safe_load(file.read_text(encoding="utf-8"))):
+        yield f"was changed after it was measured (its hash does not fit); measure it again: {tune}"
+
+
+def _age(expires: str | None, today: date, tune: str) -> Iterator[str]:
+    if expires is None:
+        return
+    try:
+        last = date.fromisoformat(expires[:10])
+    except ValueError:
+        yield f"has expires={expires!r}, which is not a date; write it as {today.isoformat()}"
+        return
+    if last < today:
+        yield f"expired on {last.isoformat()}; measure it again: {tune}"

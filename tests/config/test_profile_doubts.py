@@ -1,0 +1,95 @@
+"""What is said of a tuned profile that may not hold."""
+
+from dataclasses import asdict
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sglk.cli import main
+from sglk.config.compose import compose
+from sglk.config.profile_doubts import doubts
+from sglk.config.profiles import content_hash
+from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord
+
+TODAY = date.today()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the profile of the default chip and model is looked for."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "profiles" / "cpu" / "smollm2.yaml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A sound profile, its hash included, with `changes` in its provenance."""
+    facts: dict[str, Any] = {
+        "chip": ProfileChip("cpu"),
+        "model": ProfileModel("smollm2"),
+        "created": f"{TODAY.isoformat()}T10:00:00+00:00",
+        "expires": TODAY.isoformat(),
+        **changes,
+    }
+    whole = {"runtime": {"page_size": 32}, "profile": asdict(ProfileRecord(**facts))}
+    whole["profile"]["hash"] = content_hash(whole)
+    return whole
+
+
+def write(file: Path, whole: dict[str, Any]) -> None:
+    file.write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+
+
+def test_a_sound_profile_is_not_doubted(file: Path) -> None:
+    write(file, content())
+    composed = compose("serve")
+    assert (composed.profile_path, composed.warnings) == (file, [])
+
+
+@pytest.mark.parametrize("text", ["runtime: {page_size: 32}\n", "runtime: {}\nprofile: {kind: measured}\n"])
+def test_a_profile_written_by_hand_is_not_doubted(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    assert compose("serve").warnings == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema_version": 99}, "has schema version 99, this sglk reads 1"),
+        ({"chip": ProfileChip("kunlun")}, "was measured with chip 'kunlun', not 'cpu'"),
+        ({"model": ProfileModel("other")}, "was measured with model 'other', not 'smollm2'"),
+        ({"expires": "soon"}, "has expires='soon', which is not a date"),
+    ],
+)
+def test_a_profile_of_something_else_is_doubted(file: Path, changes: dict[str, Any], reason: str) -> None:
+    write(file, content(**changes))
+    (warning,) = compose("serve").warnings
+    assert warning.startswith(f"profile {file} {reason}")
+
+
+def test_a_profile_expires_after_its_last_day(file: Path) -> None:
+    write(file, content())
+    config = compose("serve").config
+    assert doubts(file, config, TODAY) == []
+    (warning,) = doubts(file, config, TODAY + timedelta(days=1))
+    assert f"expired on {TODAY.isoformat()}; measure it again: sglk tune chip=cpu model=smollm2" in warning
+
+
+def test_a_changed_profile_is_doubted(file: Path) -> None:
+    whole = content()
+    whole["runtime"]["page_size"] = 64
+    write(file, whole)
+    (warning,) = compose("serve").warnings
+    assert "was changed after it was measured" in warning
+
+
+def test_doubts_are_printed_where_errors_go(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(file, content(model=ProfileModel("other")))
+    assert main(["show", "--yaml"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"sglk: warning: profile {file} was measured with model 'other'")
+    assert yaml.safe_load(printed.out)["runtime"]["page_size"] == 32
