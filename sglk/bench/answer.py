@@ -41,6 +41,11 @@ class Answer:
         """Return the text as it can be sent back; halves of a character that came in two events are joined."""
         return self.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was generated: no text came, and no token was counted."""
+        return not self.text and not self.reported_tokens
+
     def tokens(self, asked: int) -> tuple[int, bool]:
         """Return the number of generated tokens, and whether it is an estimate.
 
@@ -49,7 +54,7 @@ class Answer:
         """
         if self.reported_tokens is not None:
             return self.reported_tokens, False
-        if self.finish_reason == "length":
+        if self.finish_reason == "length" and self.text:
             return asked, True
         return min(asked, max(self._pieces, math.ceil(len(self.text) / _CHARACTERS_PER_TOKEN))), True
 

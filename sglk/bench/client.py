@@ -58,6 +58,8 @@ class Client:
             return Exchange("failed", answer, clock(), _short(str(error)))
         except httpx.HTTPError as error:
             return Exchange("failed", answer, clock(), _short(f"{type(error).__name__}: {error}"))
+        if answer.empty:
+            return Exchange("failed", answer, clock(), "the answer has no token")
         return Exchange("ok", answer, clock() if answer.last_at is None else answer.last_at)
 
     async def _stream(self, body: dict[str, object], answer: Answer) -> None:

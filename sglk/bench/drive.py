@@ -100,6 +100,7 @@ class _Run:
             itl_s=[_rounded(gap) for gap in answer.gaps_s],
             finish_reason=answer.finish_reason,
             error=exchange.error,
+            asked_tokens=turn.output_len,
         )
         self._add(record)
         return record

@@ -29,6 +29,7 @@ def count(requests: Sequence[RequestRecord]) -> Counts:
         failed=sum(request.status == "failed" for request in measured),
         timeout=sum(request.status == "timeout" for request in measured),
         warmup=len(requests) - len(measured),
+        short=sum(request.short for request in measured),
     )
 
 

@@ -46,11 +46,21 @@ class RequestRecord:
     """Gaps between the pieces of the answer, in order."""
     finish_reason: str | None = None
     error: str | None = None
+    asked_tokens: int | None = None
+    """Tokens that the answer should have: requests forbid the server to stop before."""
 
     @property
     def ok(self) -> bool:
         """Whether the answer arrived whole."""
         return self.status == "ok"
+
+    @property
+    def short(self) -> bool:
+        """Whether a whole answer has fewer tokens than were asked for; an estimate alone is no proof of that."""
+        if not self.ok or self.completion_tokens is None or self.asked_tokens is None:
+            return False
+        known = not self.estimated or self.finish_reason == "stop"
+        return known and self.completion_tokens < self.asked_tokens
 
     @property
     def tpot_s(self) -> float | None:
@@ -119,6 +129,8 @@ class Counts:
     failed: int
     timeout: int
     warmup: int
+    short: int = 0
+    """Completed ones with fewer tokens than were asked for."""
 
 
 @dataclass

@@ -35,9 +35,10 @@ def show(record: Record) -> Group:
 
 def _lines(record: Record) -> Iterator[str]:
     counts, load = record.counts, record.load
+    short = f" ({counts.short} of them short)" if counts.short else ""
     yield (
-        f"{counts.requests} requests in {record.duration_s:.2f} s: {counts.completed} ok, {counts.failed} failed, "
-        f"{counts.timeout} timed out, after {counts.warmup} for warm-up"
+        f"{counts.requests} requests in {record.duration_s:.2f} s: {counts.completed} ok{short}, "
+        f"{counts.failed} failed, {counts.timeout} timed out, after {counts.warmup} for warm-up"
     )
     share = record.summary["cached_share"]
     hits = "hit rate unknown" if share is None else f"{share:.1%} of prompt tokens from the prefix cache"

@@ -12,7 +12,8 @@ def warnings_for(requests: Sequence[RequestRecord], *, asked_cache: str, cache: 
     """Return the warnings about a run; `asked_cache` is the policy in the configuration, `cache` the one in force."""
     measured = [request for request in requests if request.phase == "measured"]
     completed = [request for request in measured if request.ok]
-    found = [_policy(asked_cache, cache), _hits(completed, cache), _estimates(completed), _failures(measured)]
+    found = [_policy(asked_cache, cache), _hits(completed, cache), _short(completed), _estimates(completed)]
+    found.append(_failures(measured))
     return [warning for warning in found if warning is not None]
 
 
@@ -36,6 +37,18 @@ def _hits(completed: Sequence[RequestRecord], cache: str) -> str | None:
     return (
         f"{share:.1%} of the prompt tokens came from the prefix cache unasked: another run or client warmed it, "
         "and the figures look better than they are"
+    )
+
+
+def _short(completed: Sequence[RequestRecord]) -> str | None:
+    short = [request for request in completed if request.short]
+    if not short:
+        return None
+    worst = min(short, key=lambda request: (request.completion_tokens or 0) / (request.asked_tokens or 1))
+    return (
+        f"{len(short)} of {len(completed)} answers are shorter than asked, the shortest with "
+        f"{worst.completion_tokens} of {worst.asked_tokens} tokens: the server ignores ignore_eos or cuts answers, "
+        "and the figures are those of another workload"
     )
 
 

@@ -90,9 +90,17 @@ def test_an_answer_of_one_token(api: str, usage: Usage) -> None:
 def test_an_answer_of_no_token(api: str) -> None:
     with MockServer(streaming(events(api, [("", 0)], "final"))) as server:
         got = exchange(server, api)
-    assert got.status == "ok"
+    assert (got.status, got.error) == ("failed", "the answer has no token")
     assert got.answer.tokens(asked=100) == (0, False)
     assert got.answer.first_at is None
+
+
+@ALL_APIS
+def test_an_answer_of_nothing_that_names_its_length_as_the_reason_is_no_answer(api: str) -> None:
+    with MockServer(streaming(events(api, [("", 0)], "none", "length"))) as server:
+        got = exchange(server, api)
+    assert got.status == "failed"
+    assert got.answer.tokens(asked=100) == (0, True)
 
 
 @ALL_APIS

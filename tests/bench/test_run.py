@@ -1,7 +1,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from sglk.config.schema import LoadConfig, SloConfig, WorkloadConfig
 from sglk.errors import ConfigError, RunError
 from tests.bench.cached_server import CachedServer
 from tests.bench.mock_server import Call, MockServer, Reply
-from tests.bench.streams import FRAMINGS, THREE_OF_FIVE, events
+from tests.bench.streams import FRAMINGS, THREE_OF_FIVE, Usage, events
 
 MODELS: dict[str, object] = {"/v1/models": {"data": [{"id": "mock"}]}}
 
@@ -378,18 +378,47 @@ def test_when_all_fail_there_are_no_figures_and_the_record_is_still_whole() -> N
     assert json.loads(record.to_json())["summary"]["e2e_s_mean"] is None
 
 
-@pytest.mark.parametrize("pieces", [[("x", 1)], [("", 0)]], ids=["one token", "no token"])
-def test_answers_without_a_second_token_have_no_tpot(pieces: list[tuple[str, int]]) -> None:
+def answering(pieces: Sequence[tuple[str, int]], usage: Usage, finish: str = "stop") -> MockServer:
     async def answer(call: Call, reply: Reply) -> None:
-        await reply.stream(FRAMINGS["one event a read"](events("completions", pieces, "final")))
+        await reply.stream(FRAMINGS["one event a read"](events("completions", pieces, usage, finish)))
 
-    with MockServer(answer, MODELS) as server:
-        record = run(server, workload(num_requests=1))
+    return MockServer(answer, MODELS)
+
+
+def test_answers_without_a_second_token_have_no_tpot() -> None:
+    with answering([("x", 1)], "final") as server:
+        record = run(server, workload(num_requests=1, output_len=1))
+    assert record.counts.short == 0
     assert record.valid
     assert record.summary["tpot_s_n"] == 0
     assert record.summary["tpot_s_mean"] is None
     assert record.summary["e2e_s_n"] == 1
     assert json.loads(record.to_json())["summary"]["tpot_s_p99"] is None
+
+
+def test_answers_without_a_token_are_failures() -> None:
+    with answering([("", 0)], "final") as server:
+        record = run(server)
+    assert not record.valid
+    assert (record.counts.completed, record.counts.failed) == (0, 8)
+    assert record.summary["goodput"] is None
+    assert "first: the answer has no token" in record.warnings[-1]
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_answers_shorter_than_asked_are_counted_and_complained_about(finish: str) -> None:
+    with answering(THREE_OF_FIVE, "final", finish) as server:
+        record = run(server, workload(output_len=1000))
+    assert (record.counts.completed, record.counts.short) == (8, 8)
+    assert "8 of 8 answers are shorter than asked, the shortest with 15 of 1000 tokens" in record.warnings[-1]
+    assert record.requests[-1].asked_tokens == 1000
+
+
+@pytest.mark.parametrize(("finish", "short"), [("stop", 8), ("length", 0)])
+def test_an_estimate_is_short_only_if_the_server_says_that_it_stopped(finish: str, short: int) -> None:
+    with answering(THREE_OF_FIVE, "none", finish) as server:
+        record = run(server, workload(output_len=1000))
+    assert record.counts.short == short
 
 
 def test_estimated_counts_are_marked_in_the_record() -> None:

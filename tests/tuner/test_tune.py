@@ -191,6 +191,14 @@ def test_a_missing_figure_fails_the_trial_with_its_name(lab: Lab, capsys: pytest
     assert json.loads((lab.study / failed["record"]).read_text())["summary"]["tpot_s_p50"] is None
 
 
+def test_a_setting_that_shortens_answers_cannot_win(lab: Lab) -> None:
+    lab.script({"when": {"max_running_requests": 4}, "tokens": 2})
+    assert lab.tune({WINDOW: [4]}, "objective.goals=[minimize:e2e_s_p50]") == 0
+    (failed,) = lab.trials("FAIL")
+    assert "answers are shorter than asked" in failed["reason"]
+    assert json.loads((lab.study / failed["record"]).read_text())["valid"]
+
+
 def test_two_goals_give_a_front_and_a_profile_by_the_stated_rule(lab: Lab) -> None:
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
     goals = "objective.goals=[maximize:output_throughput,maximize:success_rate]"
