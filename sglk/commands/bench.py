@@ -16,7 +16,7 @@ from sglk.bench.table import show
 from sglk.bench.target import LaunchedServer, Target
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
-from sglk.commands.terminal import console
+from sglk.commands.terminal import console, warn
 from sglk.config.compose import Composed, compose
 from sglk.config.schema import BenchConfig
 from sglk.config.secrets import masked
@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("bench", flags.arguments, flags.config_dir)
     config = composed.config
+    if config.bench.url is None:
+        warn(composed.warnings)
     subject = _subject(composed)
     started = datetime.now(timezone.utc)
     with _Bar(config.bench.progress) as bar, _target(composed, flags, started, bar) as target:

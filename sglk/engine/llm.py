@@ -1,5 +1,6 @@
 """Offline generation: a model in the caller's own process, without a server."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -12,6 +13,8 @@ from sglk.config.quoting import quoted, quoted_value
 from sglk.engine.engine import Engine
 from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams, TokenLogprob
 from sglk.errors import RequestError
+
+log = logging.getLogger("sglk.engine")
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -53,7 +56,10 @@ class LLM:
     def __init__(self, model: str, chip: str = "cpu", overrides: Sequence[str] = (), **runtime: Any) -> None:
         words = [quoted("chip", chip), quoted("model", model), *overrides]
         words += [f"runtime.{key}={_override_value(value)}" for key, value in runtime.items()]
-        self.engine = Engine.from_config(compose("serve", words).config)
+        composed = compose("serve", words)
+        for warning in composed.warnings:
+            log.warning("%s", warning)
+        self.engine = Engine.from_config(composed.config)
         self._ids = count()
         self.engine.start()
 

@@ -3,11 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sglk_tuner.profile import Finding, build_profile, content_hash, delta, read_profile, render, write_profile
+from sglk_tuner.profile import Finding, build_profile, delta, read_profile, render, write_profile
 from sglk_tuner.space import apply
 
 from sglk.bench.record import Counts, LoadRecord, MachineRecord, Record, ServerRecord, ToolRecord
 from sglk.config.compose import compose
+from sglk.config.profiles import content_hash
 from sglk.config.provenance import ProfileSearch
 from sglk.config.schema import RuntimeConfig
 from sglk.errors import RunError
