@@ -5,11 +5,11 @@ added, never renamed. All times are seconds, all figures are finite, and what is
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from sglk import atomic_file
 from sglk.bench.typed_json import structure
 from sglk.errors import RunError
 
@@ -201,22 +201,9 @@ class Record:
     def save(self, path: Path) -> None:
         """Write the record, whole or not at all. Raises RunError, such as for a full disk."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(path, self.to_json() + "\n")
+            atomic_file.write_text(path, self.to_json() + "\n")
         except OSError as error:
             raise RunError(f"cannot write record {str(path)!r}: {error.strerror}") from error
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -199,12 +199,17 @@ def serve_overrides(overrides: Sequence[str]) -> list[str]:
 
     The address goes too: the server gets a free port of its own.
     """
-    keys = [override.partition("=")[0] for override in overrides]
+    keys = [override_key(override) for override in overrides]
     return [
         override
         for key, override in zip(keys, overrides, strict=True)
         if key.partition(".")[0] not in _NOT_SERVE and key not in ("server.host", "server.port")
     ]
+
+
+def override_key(override: str) -> str:
+    """Return the key that an override sets, without the signs for adding and removing in front of it."""
+    return override.partition("=")[0].lstrip("+~")
 
 
 def _counters(text: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk.bench.run import Progress, Subject, measure
-from sglk.bench.target import LaunchedServer
+from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.compose import Composed
 from sglk.config.quoting import quoted
 from sglk.config.schema import TuneConfig
@@ -22,7 +22,7 @@ def launcher(
     """Return how to start a server; `keys` are those of the space, `on_start` sees each new server."""
     # A profile would bring settings of its own below the ones that a trial sets.
     profiles = composed.choices.get("profiles", "none")
-    given = [override for override in composed.overrides if override.partition("=")[0] != "profiles"]
+    given = [override for override in composed.overrides if override_key(override) != "profiles"]
 
     def launch(config: TuneConfig, log: Path) -> LaunchedServer:
         server = LaunchedServer(

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
+from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.config.profiles import content_hash
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord, ProfileSearch, ProfileWorkload
 from sglk.config.schema import RuntimeConfig, TuneConfig
 from sglk.errors import RunError
-from sglk_tuner.atomic import write_text_atomically
 
 VALID_DAYS = 180
 """Drivers, engines and models move on: after this time a profile wants to be measured again."""
@@ -113,8 +113,8 @@ def write_profile(content: dict[str, Any], path: Path) -> Path | None:
             raise RunError(f"'{path}' was measured and this study was simulated; the profile stays as it is")
         digest = hashlib.sha256(old.encode()).hexdigest()[:8]
         kept = path.with_name(f"{path.stem}.{digest}.yaml.bak")
-        write_text_atomically(kept, old)
-    write_text_atomically(path, render(content))
+        atomic_file.write_text(kept, old)
+    atomic_file.write_text(path, render(content))
     return kept
 
 

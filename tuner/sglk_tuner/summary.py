@@ -56,7 +56,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglk_tuner.atomic import write_text_atomically
+from sglk import atomic_file
 
 SCHEMA = "sglk.study/1"
 
@@ -115,4 +115,4 @@ class StudySummary:
 def write_summary(summary: StudySummary, folder: Path) -> None:
     """Write `summary.json` into the study's folder."""
     text = json.dumps(asdict(summary), indent=2, allow_nan=False)
-    write_text_atomically(folder / "summary.json", text + "\n")
+    atomic_file.write_text(folder / "summary.json", text + "\n")
