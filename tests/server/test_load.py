@@ -88,7 +88,7 @@ def test_an_engine_whose_thread_dies_fails_readiness_at_once_and_all_that_wait()
         assert [connection.getresponse().status for connection in connections] == [500] * 4
         body = served.get("/health").json()
         assert body["status"] == "unavailable"
-        assert "the engine died" in body["groups"]["default"]
+        assert "the engine died" in body["groups"]["left"]
         assert served.post("/v1/completions", {"prompt": "x"}).status_code == 503
         gauges = served.samples()
         assert gauges["sglk_running_requests"] == gauges["sglk_queued_requests"] == 0
