@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,18 +10,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.bench.run import Progress as Done
 from sglk.bench.run import Subject, measure
 from sglk.bench.table import show
-from sglk.bench.target import LaunchedServer, Target
+from sglk.bench.target import LaunchedServer, Target, override_key
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import console, warn
 from sglk.config.compose import Composed, compose
 from sglk.config.schema import BenchConfig
 from sglk.config.secrets import masked
-from sglk.errors import RunError
+from sglk.errors import ConfigError, RunError
 
 EXAMPLES = (
     "sglk bench chip=cpu model=smollm2 workload=chat",
@@ -39,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("bench", flags.arguments, flags.config_dir)
     config = composed.config
+    _check_output(config.bench.output)
     if config.bench.url is None:
         warn(composed.warnings)
     subject = _subject(composed)
@@ -52,11 +55,9 @@ def run(arguments: Sequence[str]) -> int:
             command=_command_line(arguments),
             on_progress=bar.advance,
         )
-    path = Path(config.bench.output or _free_path(started, record.chip, record.model, config.workload.name, ".json"))
     # Printed before it is written: a full disk costs the file, not the result.
     console().print(show(record))
-    record.save(path)
-    print(f"record: {path}")
+    print(f"record: {_save(record, config, started)}")
     if not record.valid:
         raise RunError(_why_invalid(record))
     return 0
@@ -80,7 +81,7 @@ def _target(composed: Composed[BenchConfig], flags: CommonFlags, started: dateti
 def _subject(composed: Composed[BenchConfig]) -> Subject:
     """What is known of the target: everything when it is launched, else only what the user said of it."""
     config = composed.config
-    asked = {override.partition("=")[0] for override in composed.overrides}
+    asked = {override_key(override) for override in composed.overrides}
     launched = config.bench.url is None
     model_known = launched or "model" in asked
     return Subject(
@@ -92,11 +93,45 @@ def _subject(composed: Composed[BenchConfig]) -> Subject:
     )
 
 
+def _check_output(output: str | None) -> None:
+    """Refuse a record that could not be written before the run rather than after it."""
+    path = Path(output) if output is not None else RUNS / "record.json"
+    if (why := atomic_file.obstacle(path)) is not None:
+        raise ConfigError(f"cannot write the record to {str(path)!r}: {why}; write another bench.output")
+
+
+def _save(record: Record, config: BenchConfig, started: datetime) -> Path:
+    if config.bench.output is not None:
+        path = Path(config.bench.output)
+        record.save(path)
+        return path
+    path = _free_path(started, record.chip, record.model, config.workload.name, ".json")
+    try:
+        record.save(path)
+    except RunError:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
 def _free_path(started: datetime, chip: str | None, model: str | None, workload: str, suffix: str) -> Path:
+    """Return a new file of that name, empty, so that a run beside this one takes another."""
     names = (f"{started:%Y%m%dT%H%M%SZ}", chip or "unknown", model or "unknown", workload)
     stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
     numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    return next(path for number in numbers if not (path := RUNS / f"{stem}{number}{suffix}").exists())
+    try:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        return next(path for number in numbers if _reserved(path := RUNS / f"{stem}{number}{suffix}"))
+    except OSError as error:
+        raise RunError(f"cannot write to {str(RUNS)!r}: {error.strerror}; write another bench.output") from error
+
+
+def _reserved(path: Path) -> bool:
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _command_line(arguments: Sequence[str]) -> str:
@@ -129,12 +164,14 @@ class _Bar:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=self._console, disable=not self._wanted, transient=True)
         self._task = self._progress.add_task("starting", total=None)
+        self._done: Done | None = None
 
     def say(self, text: str) -> None:
         if self._wanted:
             self._console.print(text, highlight=False)
 
     def advance(self, done: Done) -> None:
+        self._done = done
         failed = f", {done.failed} failed" if done.failed else ""
         name = "warming up" if done.phase == "warmup" else "measuring"
         self._progress.update(self._task, description=f"{name}{failed}", completed=done.done, total=done.total)
@@ -143,5 +180,9 @@ class _Bar:
         self._progress.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._progress.stop()
+        if kind is KeyboardInterrupt and (done := self._done) is not None:
+            phase = "warm-up" if done.phase == "warmup" else "measured"
+            text = f"sglk: interrupted after {done.done} of {done.total} {phase} requests; no record is kept"
+            print(text, file=sys.stderr)

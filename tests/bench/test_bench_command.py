@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sglk.bench.record import Record
+from sglk.bench.run import OnProgress, Progress
 from sglk.cli import main
 from sglk.testing.tiny import write_tiny_model
 from tests.bench.cached_server import CachedServer
@@ -90,6 +91,30 @@ def test_a_full_disk_costs_the_file_and_not_the_result(
     shown = capsys.readouterr()
     assert "output tokens/s" in shown.out
     assert re.fullmatch(r"sglk: error: cannot write record 'runs/.*': No space left on device\n", shown.err)
+    assert not list(Path("runs").iterdir())
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    with CachedServer() as server:
+        for output in ("file/r.json", "."):
+            assert main(["bench", f"bench.url={server.url}", f"bench.output={output}", *SMALL]) == 2
+        assert server.calls == []
+    error = capsys.readouterr().err
+    assert "cannot write the record to 'file/r.json': '" in error
+    assert "it is a folder; write another bench.output" in error
+
+
+def test_an_interrupt_says_how_far_the_run_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object, on_progress: OnProgress, **keywords: object) -> None:
+        on_progress(Progress("measured", 3, 4, 0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sglk.commands.bench.measure", interrupt)
+    assert main(["bench", "bench.url=http://127.0.0.1:9", *SMALL]) == 130
+    assert "interrupted after 3 of 4 measured requests; no record is kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
