@@ -5,6 +5,7 @@ Three kinds of columns, told apart by their names: parameters carry the dot of t
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,9 +86,9 @@ def _trial_row(source: StudySource, trial: Trial) -> _Row:
     }
     record = source.records.get(-1 if trial.number is None else trial.number)
     if record is None:
-        return _Row(facts, _flat(trial.params), dict(trial.values))
+        return _Row(facts, _study_params(trial), _named(trial.values))
     facts |= {key: value for key, value in _record_facts(record).items() if key not in ("state", "reason")}
-    return _Row(facts, _params(record) | _flat(trial.params), {**_figures(record), **trial.values})
+    return _Row(facts, _params(record) | _study_params(trial), _figures(record) | _named(trial.values))
 
 
 def _study_facts(source: StudySource) -> dict[str, Any]:
@@ -152,4 +153,13 @@ def _figures(record: Record) -> dict[str, float | None]:
         "peak_memory_bytes": record.server.peak_memory_bytes,
         "kv_capacity_tokens": record.server.kv_capacity_tokens,
     }
-    return record.summary | own | {f"engine_{name}": value for name, value in record.engine_stats.items()}
+    return _named(record.summary | own | {f"engine_{name}": value for name, value in record.engine_stats.items()})
+
+
+def _study_params(trial: Trial) -> dict[str, Any]:
+    return _flat({key: value for key, value in trial.params.items() if "." in key})
+
+
+def _named(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the figures whose names are those of figures: a file may call one like a fact or a parameter."""
+    return {name: value for name, value in figures.items() if name not in FACTS and "." not in name}

@@ -10,6 +10,8 @@ from sglk_reports.study import SUMMARY, Study, read_study
 
 STUDIES = "studies"
 RUNS = "runs"
+_SHOWN = 10
+"""Names that a message lists at most."""
 
 
 @dataclass
@@ -75,7 +77,8 @@ def _resolve(name: str, root: Path) -> Path:
         if path.exists():
             return path
     known = _known(root)
-    exists = f"there are {', '.join(known)}" if known else f"{STUDIES}/ and {RUNS}/ hold none"
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    exists = f"there are {', '.join(known[:_SHOWN])}{more}" if known else f"{STUDIES}/ and {RUNS}/ hold none"
     raise ConfigError(f"{name!r} is no file, folder, study or run{nearest(name, known)}; {exists}")
 
 

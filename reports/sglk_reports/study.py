@@ -1,11 +1,10 @@
 """A study as the `summary.json` in its folder tells it; the file's shape is the tuner's, met here by names alone."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sglk.bench.typed_json import structure
+from sglk.bench.typed_json import parse, structure
 from sglk.errors import RunError
 
 SUMMARY = "summary.json"
@@ -100,7 +99,7 @@ class Study:
 def read_study(path: Path) -> Study:
     """Read a `summary.json`; raises RunError for a damaged one or one of another version."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
             raise ValueError(f"schema: expected {SCHEMA!r}, got {schema!r}")

@@ -7,10 +7,10 @@ added, never renamed. All times are seconds, all figures are finite, and what is
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from sglk import atomic_file
-from sglk.bench.typed_json import structure
+from sglk.bench.typed_json import parse, structure
 from sglk.errors import RunError
 
 SCHEMA_VERSION = 1
@@ -179,7 +179,7 @@ class Record:
     def from_json(cls, text: str, *, source: str = "record") -> "Record":
         """Parse and check a record; `source` names it in the message. Raises RunError."""
         try:
-            data = json.loads(text, parse_constant=_refuse_constant)
+            data = parse(text)
             version = data.get("schema_version") if isinstance(data, dict) else None
             if version != SCHEMA_VERSION:
                 raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version!r}")
@@ -204,7 +204,3 @@ class Record:
             atomic_file.write_text(path, self.to_json() + "\n")
         except OSError as error:
             raise RunError(f"cannot write record {str(path)!r}: {error.strerror}") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a figure")

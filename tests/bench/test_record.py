@@ -87,6 +87,7 @@ def edit(*keys: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (edit("summary", value=[]), r"summary: expected an object, got \[\]"),
         (edit("requests", 1, "itl_s", value=[None]), r"requests\[1\].itl_s\[0\]: expected a number, got None"),
         (edit("summary", "goodput", value=float("nan")), "NaN is not a figure"),
+        (edit("server", "kv_capacity_tokens", value=10**400), "a number of 401 digits is not a figure"),
     ],
 )
 def test_a_damaged_record_is_refused_in_one_line(damage: Callable[[dict[str, Any]], None], message: str) -> None:

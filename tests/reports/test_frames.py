@@ -63,3 +63,12 @@ def test_csv_gives_the_frame_back(tmp_path: Path) -> None:
         assert list(after.str.removesuffix(".0")) == list(before.str.removesuffix(".0"))
     for name in [CHUNK, WINDOW, *metrics(frame)]:
         pd.testing.assert_series_equal(again[name].astype(float), frame[name].astype(float))
+
+
+def test_a_figure_or_parameter_called_like_a_fact_hides_no_fact(tmp_path: Path) -> None:
+    odd = record("odd")
+    odd.summary |= {"chip": 1.0, "runtime.page_size": 2.0}
+    odd.save(tmp_path / "runs/odd.json")
+    frame = frame_of(tmp_path)
+    assert list(frame["chip"]) == ["cpu"]
+    assert frame.columns.is_unique

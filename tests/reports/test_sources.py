@@ -32,7 +32,10 @@ def test_what_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert [len(sources.studies), len(sources.runs)] == [1, 1]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 99}', "\x00\x01"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"schema_version": 99}', "\x00\x01", "[" * 100_000, '{"schema_version": 1e999}', "1" * 400],
+)
 def test_a_damaged_file_is_named_and_skipped(tmp_path: Path, text: str) -> None:
     record("good").save(tmp_path / "runs/good.json")
     (tmp_path / "runs/bad.json").write_text(text)
@@ -48,6 +51,16 @@ def test_a_damaged_trial_record_leaves_the_rest_of_the_study(tmp_path: Path) -> 
     sources = find_sources([], tmp_path)
     assert sorted(sources.studies[0].records) == [0, 1, 2, 4, 5]
     assert "003.json" in sources.skipped[0]
+
+
+def test_a_damaged_study_leaves_the_others(tmp_path: Path) -> None:
+    study(tmp_path / "studies", "good")
+    path = study(tmp_path / "studies", "bad") / "summary.json"
+    for text in ("[" * 100_000, path.read_text().replace('"seed": 0', f'"seed": 1{"0" * 400}')):
+        path.write_text(text)
+        sources = find_sources([], tmp_path)
+        assert [source.study.study for source in sources.studies] == ["good"]
+        assert "summary.json" in sources.skipped[0]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +81,14 @@ def test_a_missing_name_says_what_exists(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'cpu-smollm2-chat-latency'") as error:
         find_sources(["cpu-smollm2-chat-latenci"], tmp_path)
     assert error.value.exit_code == 2
+
+
+def test_a_missing_name_lists_some_of_many(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for number in range(12):
+        (tmp_path / f"runs/{number:02}.json").touch()
+    with pytest.raises(ConfigError, match=r"there are 00, .*, 09 and 2 more"):
+        find_sources(["nothing"], tmp_path)
 
 
 def test_without_any_folder_the_way_on_is_named(tmp_path: Path) -> None:
