@@ -128,6 +128,9 @@ def _setting(key: str, override: Override, raw: str, command: str) -> str:
         raise ConfigError(
             f"{key!r} is read from profile files; write profiles=chip/model or profiles=none to choose one"
         )
+    if key == "search.space" and override.value() == {}:
+        # Mappings are merged, so an empty one takes nothing away.
+        raise ConfigError(f"{key}={raw} changes nothing; write search=custom and the candidates of your own space")
     if key.startswith("search.space.") and known is not None:
         # Names of the space contain dots, which a path of the grammar would split.
         return f"++search.space={{{key.removeprefix('search.space.')}:{raw}}}"

@@ -75,6 +75,10 @@ def test_pass_through_nodes_take_any_key() -> None:
     assert config.backend.options == {"graph": {"level": 2}, "attention-backend": "kunlun"}
 
 
+def test_an_empty_space_does_not_pass_unheeded() -> None:
+    assert "changes nothing; write search=custom" in refusal("tune", "search.space={}")
+
+
 def test_an_unknown_key_gets_no_advice_on_its_value() -> None:
     assert refusal("serve", "stop_token=<|im_end|>") == "unknown key 'stop_token'; see --help for all keys"
     assert "type server.host=" in refusal("serve", "server.host=<|im_end|>")
