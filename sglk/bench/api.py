@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sglk.bench.prompts import Prompt
+from sglk.bench.statement import printable_text, whole
 
 Event = dict[str, Any]
 
@@ -65,10 +66,10 @@ class GenerateApi:
             raise AnswerError(f"{reason}: {finish.get('message') or 'no reason given'}")
         return Piece(
             text=_text(event.get("text")),
-            prompt_tokens=_count(meta.get("prompt_tokens")),
-            completion_tokens=_count(meta.get("completion_tokens")),
-            cached_tokens=_count(meta.get("cached_tokens")),
-            finish_reason=reason,
+            prompt_tokens=whole(meta.get("prompt_tokens")),
+            completion_tokens=whole(meta.get("completion_tokens")),
+            cached_tokens=whole(meta.get("cached_tokens")),
+            finish_reason=printable_text(reason),
         )
 
 
@@ -149,10 +150,10 @@ def _openai_piece(event: Event, choice: dict[str, Any] | None, text: str) -> Pie
     return Piece(
         text=text,
         has_choice=choice is not None,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        cached_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        finish_reason=reason,
+        prompt_tokens=whole(usage.get("prompt_tokens")),
+        completion_tokens=whole(usage.get("completion_tokens")),
+        cached_tokens=whole(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        finish_reason=printable_text(reason),
     )
 
 
@@ -167,7 +168,3 @@ def _object(value: object) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -12,6 +12,7 @@ from sglk.bench.api import AnswerError, Api, error_message
 from sglk.bench.prompts import Prompt
 from sglk.bench.record import Status
 from sglk.bench.sse import SseParser
+from sglk.bench.statement import printable
 
 _SHOWN_CHARACTERS = 300
 # Below the five seconds after which common servers close idle connections: reusing one at that very moment fails.
@@ -87,7 +88,7 @@ class Client:
 def _parse(data: str) -> dict[str, object]:
     try:
         event = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise AnswerError(f"the server sent an event that is not JSON: {data!r}") from None
     if (message := error_message(event)) is not None:
         raise AnswerError(f"error in the stream: {message}")
@@ -100,10 +101,10 @@ def _reason(body: bytes) -> str:
     text = body.decode("utf-8", errors="replace")
     try:
         return error_message(json.loads(text)) or text
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(text)
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "..."

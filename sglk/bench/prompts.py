@@ -79,6 +79,13 @@ class Vocabulary:
     size: int
     special_ids: frozenset[int] = frozenset()
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether most of the ids to draw from are ordinary tokens; else drawing may never end."""
+        margin = self.size // 64
+        span = range(margin, self.size - margin)
+        return 2 * sum(token in span for token in self.special_ids) < len(span)
+
     def draw(self, draw: Draw, length: int) -> tuple[int, ...]:
         """Return `length` ids of ordinary tokens.
 

@@ -15,6 +15,7 @@ from sglk.bench.machine import client_versions, describe_machine, describe_tool
 from sglk.bench.metrics import count, duration, summarise
 from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, words
 from sglk.bench.record import LoadRecord, Phase, Record, RequestRecord, ServerRecord
+from sglk.bench.statement import items, named, printable_text, texts, whole
 from sglk.bench.target import Target
 from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import Medium, Plan, plan, workload_dict
@@ -111,11 +112,11 @@ class _Run:
             machine=describe_machine(),
             versions=client_versions(),
             chip=self._known("chip"),
-            model=self._known("model") or self._served_model(),
+            model=self._known("model") or printable_text(self._served_model()),
             engine=self._known("engine"),
             backend=backend,
             server=_server_record(self._info),
-            runtime=self._info.get("runtime"),
+            runtime=named(self._info.get("runtime")),
             workload=workload_dict(self._workload),
             load=self._load_record(medium),
             counts=counts,
@@ -141,7 +142,7 @@ class _Run:
             client = Client(http, self._api, self._served_model(), self._load.timeout_s)
             medium = await self._medium(client)
             drawn = plan(self._workload, medium, self._salt or "")
-            self._check_context(drawn)
+            self._check_context(drawn, medium)
             warmup = await self._phase(client, drawn, "warmup")
             if self._cache == "flush" and not self._target.flush_cache():
                 raise RunError("the server refuses to flush its prefix cache; use bench.cache=salt")
@@ -180,10 +181,12 @@ class _Run:
 
     async def _medium(self, client: Client) -> Medium:
         """Return what prompts can be made of: token ids if the interface takes them, else words, which are weighed."""
-        size = self._model_info.get("vocab_size") or self._subject.vocab_size
+        size = whole(self._model_info.get("vocab_size")) or self._subject.vocab_size
         if size and self._api.takes_ids and self._workload.kind != "chat":
-            special = frozenset(self._model_info.get("special_token_ids") or ())
-            return Medium(Vocabulary(size, special))
+            special = [whole(token) for token in items(self._model_info.get("special_token_ids"))]
+            vocabulary = Vocabulary(size, frozenset(token for token in special if token is not None))
+            if vocabulary.is_ordinary:
+                return Medium(vocabulary)
         few, many = [await self._prompt_tokens(client, length) for length in _PROBE_WORDS]
         if few is None or many is None or many <= few:
             return Medium()
@@ -191,22 +194,21 @@ class _Run:
         return Medium(None, round(per_word, 3), max(0, round(few - per_word * _PROBE_WORDS[0])))
 
     async def _prompt_tokens(self, client: Client, length: int) -> int | None:
-        text = words(Draw("probe"), length)
-        exchange = await client.send(Prompt(messages=(Message("user", text),)), 1)
+        probe = Prompt(messages=(Message("user", words(Draw("probe"), length)),))
+        exchange = await client.send(probe, 1)
         return exchange.answer.prompt_tokens
 
-    def _check_context(self, drawn: Plan) -> None:
-        limit = self._info.get("context_length") or self._model_info.get("max_model_len")
-        longest = max(len(turn.prompt.token_ids) + turn.output_len for talk in drawn.measured for turn in talk.turns)
-        if isinstance(limit, int) and longest > limit:
+    def _check_context(self, drawn: Plan, medium: Medium) -> None:
+        limit = whole(self._info.get("context_length")) or whole(self._model_info.get("max_model_len"))
+        longest = max(medium.least_tokens(talk) for talk in drawn.measured)
+        if limit and longest > limit:
             raise ConfigError(
                 f"workload {self._workload.name!r} asks for {longest} tokens of prompt and answer, the server takes "
                 f"{limit}; lower workload.input_len, workload.prefix_len or workload.output_len"
             )
 
     def _known(self, name: Literal["chip", "model", "engine", "backend"]) -> str | None:
-        said = self._info.get(name)
-        return said if isinstance(said, str) else getattr(self._subject, name)
+        return printable_text(self._info.get(name)) or getattr(self._subject, name)
 
     def _load_record(self, medium: Medium) -> LoadRecord:
         return LoadRecord(
@@ -224,13 +226,13 @@ class _Run:
 def _server_record(info: dict[str, Any]) -> ServerRecord:
     device = info.get("device")
     return ServerRecord(
-        runtime=info.get("runtime"),
-        kv_capacity_tokens=info.get("kv_capacity_tokens") or info.get("max_total_num_tokens"),
-        weights_bytes=info.get("weights_bytes"),
-        peak_memory_bytes=info.get("peak_memory_bytes"),
-        device=device.get("name") if isinstance(device, dict) else device,
-        versions=dict(info.get("versions") or {}),
-        dtype=info.get("dtype"),
+        runtime=named(info.get("runtime")),
+        kv_capacity_tokens=whole(info.get("kv_capacity_tokens")) or whole(info.get("max_total_num_tokens")),
+        weights_bytes=whole(info.get("weights_bytes")),
+        peak_memory_bytes=whole(info.get("peak_memory_bytes")),
+        device=printable_text(device.get("name") if isinstance(device, dict) else device),
+        versions=texts(info.get("versions")),
+        dtype=printable_text(info.get("dtype")),
         profile=info.get("profile"),
     )
 

@@ -12,16 +12,15 @@ from types import TracebackType
 from typing import Any, Final
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from sglk.bench.api import error_message
+from sglk.bench.statement import counters, items, named, printable, statement
 from sglk.child import ChildProcess, http_ok
 from sglk.errors import RunError
 
 _CALL_TIMEOUT_S: Final = 30.0
 _FLUSH_TIMEOUT_S: Final = 10.0
 _RECONFIGURE_TIMEOUT_S: Final = 600.0
-_ENGINE_PREFIXES: Final = ("sglk_", "sglang:", "vllm:")
 _BUSY: Final = frozenset({400, 409, 503})
 """What servers answer to a flush while requests are live: SGLang 400, sglk 409."""
 READY_LINE: Final = re.compile(r"^SGLK_READY (\{.*\})$", re.MULTILINE)
@@ -44,8 +43,9 @@ class Target:
 
     def models(self) -> list[str]:
         """Return the names of the served models, as `/v1/models` lists them."""
-        listing = self._get("/v1/models") or {}
-        return [str(model["id"]) for model in listing.get("data", []) if "id" in model]
+        entries = items((self._get("/v1/models") or {}).get("data"))
+        names = [(named(entry) or {}).get("id") for entry in entries]
+        return [name for name in names if isinstance(name, str) and name]
 
     def model_info(self) -> dict[str, Any] | None:
         """Return SGLang's description of the model; None from servers without `/model_info`."""
@@ -85,7 +85,7 @@ class Target:
         response = self._call("GET", "/metrics", key=self.api_key)
         if response.status_code != 200:
             return {}
-        return _counters(response.text)
+        return counters(response.text)
 
     def check(self) -> None:
         """Raise RunError if the server is known to have ended; another's server is none of our business."""
@@ -99,11 +99,7 @@ class Target:
             raise RunError(f"{self.url} refused {path}: {_said(response)}; set bench.api_key")
         if response.status_code != 200:
             return None
-        try:
-            answer = response.json()
-        except ValueError:
-            return None
-        return answer if isinstance(answer, dict) else None
+        return statement(response.text) or None
 
     def _call(
         self, method: str, path: str, *, key: str | None, body: object = None, timeout_s: float = _CALL_TIMEOUT_S
@@ -113,7 +109,7 @@ class Target:
         with httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, verify=_tls()) as http:
             try:
                 return http.request(method, path, json=body, headers=headers)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 self._on_silence()
                 reason = str(error) or type(error).__name__
                 raise RunError(f"cannot reach {self.url}{path}: {reason}; is the server running?") from error
@@ -212,25 +208,9 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def _counters(text: str) -> dict[str, float]:
-    for prefix in _ENGINE_PREFIXES:
-        found: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            if family.type != "counter" or not family.name.startswith(prefix):
-                continue
-            values = [sample.value for sample in family.samples if sample.name.endswith("_total")]
-            found[family.name.removeprefix(prefix)] = sum(values)
-        if found:
-            return found
-    return {}
-
-
 def _said(response: httpx.Response) -> str:
-    try:
-        message = error_message(response.json())
-    except ValueError:
-        message = None
-    return f"HTTP {response.status_code}: {' '.join((message or response.text).split())[:300]}"
+    message = error_message(statement(response.text)) or response.text
+    return f"HTTP {response.status_code}: {printable(message)[:300]}"
 
 
 @cache

@@ -248,6 +248,18 @@ def test_a_workload_beyond_the_context_is_refused_before_it_is_sent() -> None:
 # The cache
 
 
+def test_a_chat_beyond_the_context_is_refused_before_it_is_sent() -> None:
+    # Two turns of 50 tokens each, and prompts of some hundred characters, which the mock takes for tokens.
+    config = workload("chat", num_requests=4, turns=2, input_len=100, output_len=50)
+    with CachedServer() as server:
+        server.routes["/server_info"] = {"context_length": 200}
+        with pytest.raises(ConfigError, match=r"asks for \d+ tokens of prompt and answer, the server takes 200"):
+            run(server, config)
+        assert len(server.sent("/v1/chat/completions")) == 2  # only what weighs the words
+        server.routes["/server_info"] = {"context_length": 400}
+        assert run(server, config).valid
+
+
 def test_two_runs_with_the_same_seed_agree_because_the_cache_is_flushed() -> None:
     with CachedServer() as server:
         first, second = run(server), run(server)
