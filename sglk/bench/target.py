@@ -106,13 +106,13 @@ class Target:
     ) -> httpx.Response:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         # One client per call: another thread may close the target at any moment, and idle connections grow stale.
-        with httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, verify=_tls()) as http:
-            try:
+        try:
+            with httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, verify=_tls()) as http:
                 return http.request(method, path, json=body, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                self._on_silence()
-                reason = str(error) or type(error).__name__
-                raise RunError(f"cannot reach {self.url}{path}: {reason}; is the server running?") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._on_silence()
+            reason = str(error) or type(error).__name__
+            raise RunError(f"cannot reach {self.url}{path}: {reason}; is the server running?") from error
 
     def _on_silence(self) -> None:
         """Raise RunError with a better reason than that a call got no answer, if there is one."""

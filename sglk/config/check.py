@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from sglk.config.keys import leaves, lookup
 from sglk.config.quantization import is_declared
@@ -23,6 +24,7 @@ from sglk.config.schema import (
     TuneConfig,
     WorkloadConfig,
 )
+from sglk.config.secrets import masked
 from sglk.config.tensor_parallel import SplitSizes
 from sglk.errors import ConfigError, nearest
 
@@ -203,6 +205,7 @@ def _server(server: ServerConfig) -> Iterator[str]:
         # An unset variable of the environment must not open the server.
         if key is not None and not key.strip():
             yield f"server.{name} is empty; write the key, or null for none"
+        yield from _header(f"server.{name}", key)
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
     for name in ("max_queued_requests", "max_choices"):
         yield from _at_least(f"server.{name}", getattr(server, name), 1)
@@ -231,11 +234,30 @@ def _load(bench: LoadConfig) -> Iterator[str]:
     yield from _positive("bench.timeout_s", bench.timeout_s)
     if not 0 <= bench.max_failure_rate <= 1:
         yield f"bench.max_failure_rate={bench.max_failure_rate:g} is not in [0, 1]"
-    if bench.url is not None and not bench.url.startswith(("http://", "https://")):
-        yield f"bench.url={bench.url!r} does not begin with http:// or https://"
+    if bench.url is not None:
+        yield from _url("bench.url", bench.url)
+    yield from _header("bench.api_key", bench.api_key)
     if bench.salt is not None and bench.cache != "salt":
         yield f"bench.salt={bench.salt} has no effect with bench.cache={bench.cache}; write bench.cache=salt"
     yield from _slo("bench.slo", bench.slo)
+
+
+def _url(path: str, url: str) -> Iterator[str]:
+    if not url.startswith(("http://", "https://")):
+        yield f"{path}={url!r} does not begin with http:// or https://"
+        return
+    try:
+        parts = urlsplit(url)
+        good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:  # a port that is no number, a bracket that does not close
+        good = False
+    if not good:
+        yield f"{path}={masked(url)!r} is not an address such as http://127.0.0.1:8000"
+
+
+def _header(path: str, key: str | None) -> Iterator[str]:
+    if key is not None and not (key.isascii() and key.isprintable()):
+        yield f"{path} has signs that no HTTP header can carry; a key is of printable ASCII"
 
 
 def _slo(path: str, slo: SloConfig) -> Iterator[str]:

@@ -122,6 +122,13 @@ def test_an_interrupt_says_how_far_the_run_was(
     [
         ("bench.url=localhost:8000", "bench.url='localhost:8000' does not begin with http"),
         ("bench.url=http://127.0.0.1:9", "cannot reach http://127.0.0.1:9/"),
+        ("bench.url=http://127.0.0.1:abc", "'http://127.0.0.1:abc' is not an address such as"),
+        ("bench.url='http://[::1'", "'http://[::1' is not an address such as"),
+        ("bench.url=http://", "'http://' is not an address such as"),
+        ("bench.url='http://a b'", "'http://a b' is not an address such as"),
+        ("bench.url='http://xn--zzzzzz--.\u2025/'", "cannot reach"),
+        ("bench.api_key='é'", "bench.api_key has signs that no HTTP header can carry"),
+        ("server.api_key='é'", "server.api_key has signs that no HTTP header can carry"),
         ("bench.api=grpc", "bench.api"),
         ("workload.kind=poem", "workload.kind"),
     ],
