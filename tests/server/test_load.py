@@ -85,15 +85,16 @@ def test_an_engine_whose_thread_dies_fails_readiness_at_once_and_all_that_wait()
         runner.broken = True
         wait_until(lambda: served.get("/health").status_code == 503, timeout_s=LIVELY_S)
 
-        assert [connection.getresponse().status for connection in connections] == [500] * 4
+        for connection in connections:
+            with connection.getresponse() as response:
+                assert response.status == 500
+            connection.close()
         body = served.get("/health").json()
         assert body["status"] == "unavailable"
         assert "the engine died" in body["groups"]["left"]
         assert served.post("/v1/completions", {"prompt": "x"}).status_code == 503
         gauges = served.samples()
         assert gauges["sglk_running_requests"] == gauges["sglk_queued_requests"] == 0
-        for connection in connections:
-            connection.close()
 
 
 def test_fifty_clients_that_hang_up_leave_nothing_behind() -> None:
