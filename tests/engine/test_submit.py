@@ -15,7 +15,12 @@ def test_a_request_that_starts_at_once_is_not_lost(monkeypatch: pytest.MonkeyPat
 
         def post_and_let_it_run(task: Callable[[], None], cancel: Callable[[str], None]) -> None:
             ran = threading.Event()
-            post(lambda: (task(), ran.set()), cancel)
+
+            def run() -> None:
+                task()
+                ran.set()
+
+            post(run, cancel)
             assert ran.wait(WAIT_S)
 
         monkeypatch.setattr(engine._inbox, "post", post_and_let_it_run)
