@@ -123,7 +123,9 @@ class Handler(BaseHTTPRequestHandler):
             State.served += State.runtime != DEFAULTS
             cached = len(ids) - 1 if ids in State.cache else 0
             State.cache.add(ids)
-        act, tokens = State.act(), State.rule().get("tokens", body["sampling_params"]["max_new_tokens"])
+            # Under the lock: requests that arrive together must not see each other's count.
+            odd, act = State.served % 2, State.act()
+            tokens = State.rule().get("tokens", body["sampling_params"]["max_new_tokens"])
         note("generate", runtime=dict(State.runtime), cached=cached)
         if act == "exit":
             print("RuntimeError: device out of memory", flush=True)
@@ -132,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
             os.kill(os.getpid(), signal.SIGKILL)
         if act == "hang":
             threading.Event().wait()
-        if act == "refuse" or (act == "refuse_half" and State.served % 2):
+        if act == "refuse" or (act == "refuse_half" and odd):
             self.reply(503, json.dumps({"error": {"message": "overloaded"}}))
             return
         meta = {"prompt_tokens": len(ids), "completion_tokens": tokens, "cached_tokens": cached}

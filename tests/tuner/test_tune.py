@@ -2,11 +2,13 @@ import json
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglk.bench.record import Record
 from sglk.config.compose import compose
+from sglk.server.announcement import profile_line
 from tests.tuner.lab import Lab
 
 WINDOW = "runtime.max_running_requests"
@@ -14,7 +16,11 @@ POLICY = "runtime.schedule_policy"
 DTYPE = "runtime.dtype"
 DEFAULT_WINDOW = 16
 
-TWELVE = {"runtime.chunked_prefill_size": [512, 1024, 2048], WINDOW: [8, 16], POLICY: ["fcfs", "lpm"]}
+TWELVE: dict[str, list[Any]] = {
+    "runtime.chunked_prefill_size": [512, 1024, 2048],
+    WINDOW: [8, 16],
+    POLICY: ["fcfs", "lpm"],
+}
 """Twelve points, the default among them."""
 
 
@@ -243,7 +249,11 @@ def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     assert (closing["winner"], closing["accepted"], closing["beyond_noise"]) == (1, False, False)
     assert lab.summary["winner"] == 0
     assert "the default configuration stays" in closing["verdict"]
-    assert compose("serve", ["chip=cpu", "model=smollm2"]).config.runtime.max_running_requests == DEFAULT_WINDOW
+    served = compose("serve", ["chip=cpu", "model=smollm2"])
+    assert served.config.runtime.max_running_requests == DEFAULT_WINDOW
+    assert served.config.profile is not None
+    assert served.config.profile.gain == {"verdict": closing["verdict"]}
+    assert "against the defaults" not in profile_line(served.config.profile, served.profile_path, "cpu", "smollm2")
 
 
 def test_a_winner_that_fails_when_repeated_makes_way_for_the_next(lab: Lab) -> None:

@@ -38,7 +38,8 @@ def find(config: TuneConfig, study: Study, closing: Closing, defaults: RuntimeCo
             rule=rule_of(study.goals),
         ),
         objective=", ".join(map(str, study.goals)),
-        gain=closing.gain,
+        # A challenger that lost promises nothing: the profile serves the default.
+        gain=closing.gain if closing.accepted else {},
         verdict=closing.verdict,
         device=study.read("device") or {},
     )

@@ -41,7 +41,7 @@ class Finding:
     search: ProfileSearch
     objective: str
     gain: dict[str, Any]
-    """Per goal, as in the study's summary."""
+    """Per goal, as in the study's summary; empty where the default stays."""
     verdict: str
     device: dict[str, Any]
     """The server's own words on its device: `name`, `driver`, `sdk` where it knows them."""
