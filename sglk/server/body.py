@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar, get_args
+from itertools import islice
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -13,7 +14,16 @@ from sglk.errors import RequestError
 MAX_BODY_BYTES = 32 * 2**20
 """Larger bodies get 413; a million tokens as a JSON list take about 7 MB."""
 
+MAX_ENTRIES = 2**16
+"""Most prompts, messages and the like in one list; token ids are bounded by the size of the body."""
+
 _SHOWN_CHARACTERS = 60
+
+ItemT = TypeVar("ItemT")
+
+# Without `fail_fast` a body of many wrong entries makes an error of each, once per branch of a union.
+Listed = Annotated[list[ItemT], Field(max_length=MAX_ENTRIES, fail_fast=True)]
+TokenIdList = Annotated[list[int], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
@@ -99,10 +109,15 @@ def _refusal(error: ValidationError, shape: type[Body]) -> RequestError:
     param = ".".join(names)
     if details["type"] == "missing":
         return RequestError(f"`{param}` is missing; it must be {description}", param=param, code="missing_parameter")
-    given = json.dumps(details["input"], default=str)
-    if len(given) > _SHOWN_CHARACTERS:
-        given = f"{given[:_SHOWN_CHARACTERS]}..."
+    given = _shown(details["input"])
     return RequestError(f"`{param}` must be {description}, got {given}", param=param, code="invalid_value")
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of `value` as JSON, without writing all of it."""
+    pieces = json.JSONEncoder(default=str).iterencode(value)
+    text = "".join(islice(pieces, _SHOWN_CHARACTERS + 1))
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _locate(details: ErrorDetails, shape: type[Body]) -> tuple[list[str], str]:

@@ -34,7 +34,7 @@ class GrammarFields(Body):
     ebnf: GrammarText | None = Field(
         default=None, description=f"a grammar in GBNF or Lark of 1 to {MAX_GRAMMAR_CHARACTERS} characters"
     )
-    choice: Annotated[list[ChoiceText], Field(min_length=1, max_length=MAX_CHOICES)] | None = Field(
+    choice: Annotated[list[ChoiceText], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)] | None = Field(
         default=None, description=f"a list of 1 to {MAX_CHOICES} strings, none of them empty"
     )
     response_format: dict[str, Any] | None = Field(

@@ -20,7 +20,7 @@ from sglk.server.deployment import Deployment, deployment_of
 from sglk.server.errors import error_body
 from sglk.server.logprobs import native_tokens, native_top
 from sglk.server.native_schema import NEUTRAL, SAMPLING_NEUTRAL, GenerateBody, NativeSampling
-from sglk.server.sampling import sampling_params
+from sglk.server.sampling import check_choices, sampling_params
 from sglk.server.spelling import Spelling
 from sglk.server.streaming import DONE, EventStream, event, unless_client_leaves
 
@@ -131,7 +131,7 @@ async def _read_batch(deployment: Deployment, body: GenerateBody, request_id: st
     sampling = _per_prompt(body.sampling_params, NativeSampling(), len(prompts), "sampling_params")
     for fields in sampling:
         refuse_unsupported(fields, SAMPLING_NEUTRAL)
-    n = sampling[0].n or 1
+    n = check_choices(sampling[0].n, deployment.config.server.max_choices)
     if any((fields.n or 1) != n for fields in sampling):
         raise RequestError("`sampling_params.n` must be the same for all prompts of a batch", param="sampling_params.n")
     scoring = _scoring(body, len(prompts))

@@ -8,11 +8,11 @@ from pydantic import Field
 from sglk.engine.limits import MAX_LOGPROBS
 from sglk.errors import RequestError
 from sglk.server import sampling
-from sglk.server.body import Body
+from sglk.server.body import MAX_ENTRIES, Body, Listed, TokenIdList
 from sglk.server.sampling import SamplingFields
 
-Prompts = str | list[str] | list[int] | list[list[int]]
-PROMPTS = "a string, a list of strings, a list of token ids or a list of such lists"
+Prompts = str | Listed[str] | TokenIdList | Listed[TokenIdList]
+PROMPTS = f"a string, a list of strings, a list of token ids or a list of such lists, of at most {MAX_ENTRIES} prompts"
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **sampling.NEUTRAL,
@@ -76,7 +76,7 @@ class CompletionBody(OpenAIFields):
 class ChatBody(OpenAIFields):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]] = Field(
+    messages: Listed[dict[str, Any]] = Field(
         min_length=1, description="a list of at least one message with `role` and `content`"
     )
     max_completion_tokens: int | None = Field(default=None, ge=1, description="a whole number of at least 1, or null")

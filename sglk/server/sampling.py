@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from sglk.engine.messages import SamplingParams
 from sglk.errors import RequestError
@@ -15,6 +15,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_BIASES = 1024
+MAX_N = 2**16
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -47,6 +48,13 @@ SAME_NAMES = (
 """Fields that the engine knows by the same name; null means the engine's default."""
 
 
+def _few(biases: Any) -> Any:
+    """Count before each entry is looked at: a wrong one costs an error of its own."""
+    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+        raise ValueError("too many")
+    return biases
+
+
 class SamplingFields(GrammarFields):
     """How tokens are chosen: the fields that all generation routes share."""
 
@@ -57,17 +65,17 @@ class SamplingFields(GrammarFields):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2, description="a number from -2 to 2")
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2, description="a number from -2 to 2")
     repetition_penalty: float | None = Field(default=None, gt=0, le=2, description="a number above 0 and up to 2")
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = Field(
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_few)] | None = Field(
         default=None,
         description=f'an object of up to {MAX_BIASES} token ids with numbers from -100 to 100, such as {{"42": -100}}',
     )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="a whole number of 64 bits")
-    n: int | None = Field(default=None, ge=1, description="a whole number of at least 1")
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
+    n: int | None = Field(default=None, ge=1, le=MAX_N, description=f"a whole number from 1 to {MAX_N}")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = Field(
         default=None,
         description=f"a string of 1 to {MAX_STOP_CHARACTERS} characters or a list of up to {MAX_STOP_STRINGS} of them",
     )
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = Field(
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] | None = Field(
         default=None, description=f"a list of up to {MAX_STOP_TOKEN_IDS} token ids"
     )
     ignore_eos: bool | None = Field(default=None, description="true or false")

@@ -1,8 +1,11 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from sglk.server import body
+from sglk.server.native_schema import GenerateBody
+from sglk.server.openai_schema import ChatBody, CompletionBody
 from tests.server.serving import Served, error_of
 
 PATH = "/v1/completions"
@@ -153,3 +156,32 @@ def test_bad_requests_leave_others_alone(served: Served) -> None:
 def test_unknown_routes_and_methods_get_the_same_body(served: Served) -> None:
     assert "/v2/nothing" in error_of(served.get("/v2/nothing"), 404)["message"]
     assert "GET" in error_of(served.get(PATH), 405)["message"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "content"),
+    [
+        (CompletionBody, {"prompt": [True] * 5000}),
+        (CompletionBody, {"prompt": [1.5] * 5000}),
+        (CompletionBody, {"prompt": [[True]] * 5000}),
+        (CompletionBody, {"prompt": "x", "stop": [1] * 5000, "stop_token_ids": ["a"] * 5000, "choice": [1] * 4000}),
+        (CompletionBody, {"prompt": "x", "logit_bias": {f"{key}": "wrong" for key in range(5000)}}),
+        (ChatBody, {"messages": [1] * 5000}),
+        (GenerateBody, {"text": [1] * 5000, "input_ids": [[True]] * 5000, "rid": [1] * 5000}),
+        (GenerateBody, {"sampling_params": [1] * 5000, "return_logprob": [1] * 5000}),
+        (GenerateBody, {"logprob_start_len": [-2] * 5000, "top_logprobs_num": [99] * 5000}),
+    ],
+)
+def test_many_wrong_entries_make_few_errors(shape: type[body.Body], content: object) -> None:
+    with pytest.raises(ValidationError) as raised:
+        shape.model_validate_json(json.dumps(content))
+
+    assert raised.value.error_count() <= 12
+
+
+@pytest.mark.parametrize("entry", ["x", []])
+def test_a_list_of_too_many_prompts_is_refused_by_name(served: Served, entry: object) -> None:
+    error = error_of(served.post(PATH, {"prompt": [entry] * (body.MAX_ENTRIES + 1)}))
+
+    assert error["param"] == "prompt"
+    assert len(error["message"]) < 300

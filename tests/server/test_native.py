@@ -125,3 +125,11 @@ def test_what_sglang_s_benchmark_sends_is_accepted(served: Served) -> None:
     }
 
     assert served.events(PATH, body)[-1]["meta_info"]["completion_tokens"] == 4
+
+
+def test_an_absurd_number_of_samples_is_refused_at_once(served: Served) -> None:
+    for n in (10**29, 10**5, 65):
+        error = error_of(served.post(PATH, {"text": "x", "sampling_params": {"n": n}}))
+
+        assert error["param"] in ("n", "sampling_params.n")
+    error_of(served.post("/v1/completions", {"prompt": "x", "n": 10**29}))
