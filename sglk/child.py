@@ -22,6 +22,7 @@ from sglk.errors import RunError
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _TAIL_BYTES: Final = 64 * 1024
+_READY: Final = "SGLK_READY "
 _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 
 
@@ -86,7 +87,7 @@ class ChildProcess:
             self._pause(within_s)
         if self.returncode is None:
             return
-        last = next(iter(self.tail(1)), "it printed nothing")
+        last = self._last_words() or "it printed nothing"
         raise RunError(f"{self.label} {_ended(self.returncode)}: {last} (log: {self.log})")
 
     def wait_until(self, probe: Callable[[], bool], *, timeout_s: float, what: str = "ready") -> None:
@@ -95,7 +96,7 @@ class ChildProcess:
         while not probe():
             self.check()
             if time.monotonic() >= deadline:
-                last = next(iter(self.tail(1)), "nothing")
+                last = self._last_words() or "nothing"
                 raise RunError(
                     f"{self.label} was not {what} within {timeout_s:g} s; its last words: {last} (log: {self.log})"
                 )
@@ -126,6 +127,14 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _last_words(self) -> str | None:
+        """Return the last line of the log; what a command says up to being ready is no reason for its end."""
+        said = self.tail()
+        ready = max((place for place, line in enumerate(said) if line.startswith(_READY)), default=None)
+        if ready is None:
+            return said[-1] if said else None
+        return said[-1] if said[ready + 1 :] else "it printed nothing after it was ready"
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but wake as soon as the command ends."""

@@ -175,3 +175,13 @@ def test_probe_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not http_ok(f"{url}/elsewhere")
             server.shutdown()
         assert not http_ok(url)
+
+
+@pytest.mark.parametrize(
+    ("after", "words"), [("", "it printed nothing after it was ready"), ("echo lost the device;", "lost the device")]
+)
+def test_the_ready_line_is_no_reason_for_an_end(tmp_path: Path, after: str, words: str) -> None:
+    with start(f"echo hello; echo 'SGLK_READY {{}}'; {after} kill -KILL $$", tmp_path / "log") as child:
+        child.wait()
+        with pytest.raises(RunError, match=f"killed by SIGKILL: {words} "):
+            child.check()

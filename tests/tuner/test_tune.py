@@ -134,7 +134,7 @@ def test_engine_failures_are_failed_trials_and_the_rest_runs(lab: Lab) -> None:
     failed = {trial["params"][WINDOW]: trial for trial in lab.trials("FAIL")}
     assert sorted(failed) == [1, 2, 3, 4, 5]
     assert "exited with code 3: RuntimeError: device out of memory" in failed[2]["reason"]
-    assert "SIGKILL" in failed[3]["reason"]
+    assert "killed by SIGKILL: it printed nothing after it was ready" in failed[3]["reason"]
     assert "study.trial_timeout_s=2" in failed[4]["reason"]
     assert "2 of 2 requests failed" in failed[5]["reason"]
     assert "overloaded" in failed[5]["reason"]
