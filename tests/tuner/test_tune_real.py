@@ -55,3 +55,22 @@ def test_a_tiny_model_is_tuned_and_served_with_its_profile(
     assert served.config.runtime.max_total_tokens == 2048
     assert datetime.fromisoformat(str(served.config.profile.created)).tzinfo is not None
     assert served.config.profile.versions["torch"]
+
+
+def test_a_space_typed_on_the_command_line_reaches_the_real_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words of the tuner, however they are written, are kept from `sglk serve`, which would refuse them."""
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model(tmp_path / "tiny")
+    options = tmp_path / "conf" / "search"
+    options.mkdir(parents=True)
+    (options / "mine.yaml").write_text('{"name": "mine", "space": {}}')
+    typed = ("search.space.runtime.max_running_requests=[4,8]", "++search.n_trials=2", "++study.repeats=1")
+    address = ("++server.host=192.0.2.1", "+server.port=1", "++profiles=none", "++runtime.page_size=16")
+    assert main(["tune", "--config-dir", "conf", *WORDS, *typed, *address]) == 0, capsys.readouterr().err
+
+    summary = json.loads((tmp_path / "studies" / "s" / "summary.json").read_text())
+    assert summary["space"] == {"runtime.max_running_requests": [4, 8]}
+    assert [trial["state"] for trial in summary["trials"][:2]] == ["COMPLETE"] * 2
+    assert "next: sglk serve --config-dir conf chip=cpu model=./tiny" in capsys.readouterr().out

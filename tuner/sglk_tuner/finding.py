@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from sglk.bench.record import Record
+from sglk.bench.target import override_key
 from sglk.config.compose import Composed, compose
 from sglk.config.profiles import profile_file
 from sglk.config.provenance import ProfileSearch
@@ -47,10 +48,13 @@ def find(config: TuneConfig, study: Study, closing: Closing, defaults: RuntimeCo
 
 def defaults_of(composed: Composed[TuneConfig], config_dir: str | None) -> RuntimeConfig:
     """Return the runtime values that the deployment has with nothing else typed and no profile."""
-    named = [
-        override for override in composed.overrides if override.lstrip("+").split("=")[0].split(".")[0] in DEPLOYMENT
-    ]
+    named = [override for override in composed.overrides if names_deployment(override)]
     return compose("serve", [*named, "profiles=none"], config_dir).config.runtime
+
+
+def names_deployment(override: str) -> bool:
+    """Tell whether an override, however it is written, says what a profile is for."""
+    return override_key(override).partition(".")[0] in DEPLOYMENT
 
 
 def save(finding: Finding, config: TuneConfig) -> tuple[Path, Path | None, bool]:

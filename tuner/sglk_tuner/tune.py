@@ -106,5 +106,5 @@ def _save(config: TuneConfig, found: Finding, display: Display) -> str | None:
 
 
 def _serve_command(words: list[str], config_dir: str | None) -> str:
-    named = [word for word in words if word.partition("=")[0].partition(".")[0] in finding.DEPLOYMENT]
+    named = [word for word in words if finding.names_deployment(word)]
     return shlex.join(["sglk", "serve", *(["--config-dir", config_dir] if config_dir else []), *named])
