@@ -46,6 +46,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -54,7 +55,7 @@ class ChatTemplate:
         """Return the prompt for OpenAI-style `messages`; encode it with `add_special_tokens=False`.
 
         Raises RequestError where there is no template, where the template refuses the messages, or where the
-        messages are not text.
+        messages are not text. `variables` may have any names, also `self`.
         """
         template = self._choose(with_tools=bool(tools))
         context = {"documents": None, **self._tokens, **variables, "add_generation_prompt": add_generation_prompt}

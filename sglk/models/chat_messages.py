@@ -1,8 +1,9 @@
 """OpenAI-style chat messages in the plain form that chat templates expect."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from sglk.errors import RequestError
 
@@ -62,7 +63,8 @@ def _tool_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return dict(call)
     try:
-        arguments = json.loads(function["arguments"] or "{}")
+        # Unlike `json`, this refuses half surrogate pairs and bounds the depth.
+        arguments = from_json(function["arguments"] or "{}")
     except ValueError as error:
         raise RequestError(
             f"`{where}.function.arguments` is not valid JSON: {error}", param=where, code="invalid_tool_calls"

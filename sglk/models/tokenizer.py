@@ -38,8 +38,11 @@ class Tokenizer:
         """Tokens that end an answer."""
         self.chat_templates = dict(chat_templates or {})
         """Jinja2 texts by name; the usual one is `default`."""
-        self.vocab_size = max(core.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        vocabulary = core.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
         """One more than the largest token id; the model's own vocabulary may be padded beyond it."""
+        self.longest_token_bytes = _longest(core, vocabulary)
+        """Most bytes of a text that one token may stand for, counted generously; None where there is no such limit."""
 
     @property
     def chat_template(self) -> str | None:
@@ -52,7 +55,8 @@ class Tokenizer:
         `add_special_tokens` adds what the model wants around every text, such as its BOS token; leave it out for
         rendered chat templates, which write their special tokens themselves.
         """
-        return self._core.encode(text, add_special_tokens=add_special_tokens).ids
+        # Unlike `encode`, the batched form lets other threads run meanwhile; it gives the same ids.
+        return self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
@@ -74,6 +78,19 @@ class Tokenizer:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
         return token.replace("▁", " ").encode()
+
+
+def _longest(core: tokenizers.Tokenizer, vocabulary: Iterable[str]) -> int | None:
+    """Return the longest token's bytes where all text is spelt out, byte by byte if need be.
+
+    Elsewhere one token for the unknown may stand for any text. Normal forms such as NFC shorten a text to a third at
+    most.
+    """
+    spelt = isinstance(core.decoder, decoders.ByteLevel) or "<0x00>" in vocabulary
+    longest = max((len(token.encode()) for token in vocabulary), default=0)
+    if not spelt or not longest:
+        return None
+    return longest if core.normalizer is None else 3 * longest
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:

@@ -39,9 +39,26 @@ async def encode(deployment: Deployment, text: str, param: str, *, special: bool
     """
     if not text:
         raise RequestError(f"`{param}` is empty; send at least one character", param=param, code="empty_prompt")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        message = f"`{param}` has half of a surrogate pair (\\ud800 to \\udfff), which is no text; leave it out"
+        raise RequestError(message, param=param, code="invalid_value") from None
+    _check_size(deployment, size, param)
     if len(text) <= LONG_TEXT_CHARACTERS:
         return tuple(deployment.tokenizer.encode(text, add_special_tokens=special))
     return tuple(await asyncio.to_thread(deployment.tokenizer.encode, text, add_special_tokens=special))
+
+
+def _check_size(deployment: Deployment, size: int, param: str) -> None:
+    """Refuse a text of `size` bytes that cannot fit however it is tokenised, which would take long for nothing."""
+    longest, room = deployment.tokenizer.longest_token_bytes, deployment.context_length
+    if longest is None or deployment.engine.runtime.allow_auto_truncate or size <= room * longest:
+        return
+    message = (
+        f"`{param}` has {size} bytes, which are more than the context length of {room} tokens holds; shorten the text"
+    )
+    raise RequestError(message, param=param, code="context_length_exceeded")
 
 
 def check_count(deployment: Deployment, prompts: Sequence[object], param: str) -> None:

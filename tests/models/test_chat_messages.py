@@ -51,3 +51,10 @@ def test_what_is_no_text_is_refused_by_name(messages, param, message):
     with pytest.raises(RequestError, match=message) as raised:
         plain_messages(messages)
     assert (raised.value.param, raised.value.status) == (param, 400)
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '"\\ud800"', "{", "1" * 5000])
+def test_arguments_that_are_no_good_json_are_refused(arguments):
+    call = {"function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(RequestError, match="is not valid JSON"):
+        plain_messages([{"role": "assistant", "tool_calls": [call]}])

@@ -54,6 +54,18 @@ def test_a_gguf_file_gives_the_same_tokenizer(folder, tmp_path, text):
         assert getattr(ours, name) == getattr(theirs, name)
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_are_those_of_the_core(folder, text):
+    core = Core.from_file(str(folder / "tokenizer.json"))
+    assert read_tokenizer(folder).encode(text) == core.encode(text).ids
+
+
+def test_the_longest_token_bounds_what_fits(folder):
+    assert read_tokenizer(folder).longest_token_bytes >= len("<|im_start|>")
+    unknown = Core(models.WordLevel({"[UNK]": 0, "word": 1}, unk_token="[UNK]"))
+    assert Tokenizer(unknown).longest_token_bytes is None
+
+
 def test_special_tokens_are_single_ids_and_left_out_of_text(folder):
     tokenizer = read_tokenizer(folder)
     ids = tokenizer.encode("a<|im_end|>b")

@@ -127,3 +127,16 @@ def test_template_variables_cannot_replace_the_messages(served: Served) -> None:
     error = error_of(served.post(PATH, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}))
 
     assert error["param"] == "chat_template_kwargs"
+
+
+def test_template_variables_may_have_any_name(served: Served) -> None:
+    for name in ("self", "cls", "variables", "context", ""):
+        body = {"messages": HELLO, "max_tokens": 1, "chat_template_kwargs": {name: 1}}
+        assert served.post(PATH, body).status_code == 200
+
+
+def test_a_template_that_makes_no_text_is_refused() -> None:
+    with serving(chat_template="x{{ '\\ud800' }}") as served:
+        error = error_of(served.post(PATH, {"messages": HELLO}))
+
+    assert (error["param"], error["code"]) == ("messages", "invalid_value")

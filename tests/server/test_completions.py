@@ -180,3 +180,16 @@ def test_no_piece_of_a_character_is_streamed(stop: str | None) -> None:
 
     assert "".join(deltas) == plain == text
     assert not any("\ufffd" in delta for delta in deltas)
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as served:
+        monkeypatch.setattr(served.deployment.tokenizer, "encode", lambda *_, **__: pytest.fail("it was tokenised"))
+        error = error_of(served.post(PATH, {"prompt": "x" * 1_000_000}))
+
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+
+
+def test_a_text_that_is_cut_to_fit_may_have_any_length() -> None:
+    with serving(allow_auto_truncate=True) as served:
+        assert served.post(PATH, {"prompt": "x" * 1_000_000, "max_tokens": 1}).status_code == 200
