@@ -13,6 +13,9 @@ TIE = 0.01
 MEMORY = "runtime.mem_fraction_static"
 WINDOW = "runtime.max_running_requests"
 
+OF_LIMITS = ("goodput", "goodput_share")
+"""Figures that count the requests within the objective's limits."""
+
 
 def rule_of(goals: Sequence[Goal]) -> str:
     """Return the rule of `ranking` in words."""
@@ -29,6 +32,13 @@ def rule_of(goals: Sequence[Goal]) -> str:
 def complete(trials: Sequence[TrialSummary]) -> list[TrialSummary]:
     """Return the trials that have values."""
     return [trial for trial in trials if trial.state == "COMPLETE"]
+
+
+def unmet_goal(goals: Sequence[Goal], trials: Sequence[TrialSummary]) -> Goal | None:
+    """Return the goal for which no request of any complete trial kept the limits: 0 everywhere ranks nothing."""
+    done = complete(trials)
+    counting = (goal for goal in goals if goal.metric in OF_LIMITS)
+    return next((goal for goal in counting if done and not any(trial.values[goal.metric] for trial in done)), None)
 
 
 def pareto_front(goals: Sequence[Goal], trials: Sequence[TrialSummary]) -> list[TrialSummary]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sglk.errors import RunError
-from sglk_tuner.choice import ranking
+from sglk_tuner.choice import complete, ranking, unmet_goal
 from sglk_tuner.gain import Comparison, Gain, Values, compare
 from sglk_tuner.outcome import Outcome
 from sglk_tuner.space import Params
@@ -45,7 +45,7 @@ class Closing:
 def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
     """Return the closing comparison of a study, measured now unless the storage has it already.
 
-    Raises RunError when no setting completed.
+    Raises RunError when no setting completed, or none meets the objective's limits.
     """
     stored = study.read("closing")
     known = Closing(**stored) if stored else None
@@ -56,6 +56,12 @@ def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
         if not order:
             raise RunError(
                 f"no setting of study {study.name!r} completed; see the reasons above and the logs in {study.folder}"
+            )
+        unmet = unmet_goal(study.goals, trials)
+        if unmet is not None:
+            raise RunError(
+                f"no setting of study {study.name!r} meets the limits: {unmet.metric} is 0 for all "
+                f"{len(complete(trials))} that were measured; loosen objective.slo or search other settings"
             )
         baseline = next(trial for trial in reversed(trials) if trial.params == study.default)
         if known and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats):

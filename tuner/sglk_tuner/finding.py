@@ -3,12 +3,14 @@
 from collections import Counter
 from pathlib import Path
 
+from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.bench.target import override_key
 from sglk.config.compose import Composed, compose
 from sglk.config.profiles import profile_file
 from sglk.config.provenance import ProfileSearch
 from sglk.config.schema import RuntimeConfig, TuneConfig
+from sglk.errors import ConfigError, RunError
 from sglk_tuner.choice import rule_of
 from sglk_tuner.closing import Closing
 from sglk_tuner.profile import Finding, build_profile, write_profile
@@ -58,12 +60,38 @@ def names_deployment(override: str) -> bool:
 
 
 def save(finding: Finding, config: TuneConfig) -> tuple[Path, Path | None, bool]:
-    """Write the profile; return its path, where an older one is kept, and whether anything had to be written."""
-    path = profile_file(config.study.profiles, config.chip.name, config.model.name)
+    """Write the profile; return its path, where an older one is kept, and whether anything had to be written.
+
+    Raises ProfileStays when the old one is the better one, RunError when the file cannot be read or written.
+    """
+    path = profile_path(config)
     content = build_profile(finding)
-    if path.exists() and f"hash: {content['profile']['hash']}" in path.read_text(encoding="utf-8", errors="replace"):
+    if _holds(path, content["profile"]["hash"]):
         return path, None, False
     return path, write_profile(content, path), True
+
+
+def profile_path(config: TuneConfig) -> Path:
+    """Return where the study's profile goes."""
+    return profile_file(config.study.profiles, config.chip.name, config.model.name)
+
+
+def check_profile_path(config: TuneConfig) -> None:
+    """Raise ConfigError when the profile could not be written; better now than after hours of measuring."""
+    path = profile_path(config)
+    obstacle = atomic_file.obstacle(path) if config.study.save_profile else None
+    if obstacle is not None:
+        raise ConfigError(
+            f"study.profiles={config.study.profiles!r}: cannot write '{path}': {obstacle}; "
+            "name another folder or set study.save_profile=false"
+        )
+
+
+def _holds(path: Path, digest: str) -> bool:
+    try:
+        return path.exists() and f"hash: {digest}" in path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RunError(f"cannot read the profile '{path}': {error.strerror}") from error
 
 
 def _records(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:

@@ -37,7 +37,19 @@ def _started(pid: int) -> str | None:
 
 
 def lock_folder(folder: Path) -> TextIO:
-    """Lock `folder` for this process until it closes the returned file or ends, however it ends."""
+    """Lock `folder` for this process until it closes the returned file or ends, however it ends.
+
+    Raises RunError when another process has it, and when it cannot be written to.
+    """
+    try:
+        return _locked(folder)
+    except OSError as error:
+        raise RunError(
+            f"cannot write to the study folder '{folder}': {error.strerror}; mend that or set study.directory=..."
+        ) from error
+
+
+def _locked(folder: Path) -> TextIO:
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "lock").open("a+", encoding="utf-8")
     try:

@@ -25,6 +25,10 @@ NOT_TUNED = frozenset({"load_format", "random_seed"})
 """Runtime values that say how a measurement was made, not how to serve."""
 
 
+class ProfileStays(RunError):
+    """The profile that is there is worth more than the new one."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a study found, as far as it goes into a profile."""
@@ -104,13 +108,21 @@ def write_profile(content: dict[str, Any], path: Path) -> Path | None:
     """Write a profile in one step; return where the profile that was there before is kept, None if there was none.
 
     The old file moves to `<model>.<first 8 digits of its hash>.yaml.bak`, which no command reads, so nothing that was
-    tuned, or written by hand, is lost. A simulated finding never replaces a measured profile: RunError.
+    tuned, or written by hand, is lost. A simulated finding never replaces a measured profile: ProfileStays. Raises
+    RunError where the file cannot be read or written.
     """
+    try:
+        return _replace(content, path)
+    except OSError as error:
+        raise RunError(f"cannot write the profile '{path}': {error.strerror}") from error
+
+
+def _replace(content: dict[str, Any], path: Path) -> Path | None:
     kept = None
     if path.exists():
         old = path.read_text(encoding="utf-8", errors="replace")
         if content["profile"]["kind"] != "measured" and _is_measured(path):
-            raise RunError(f"'{path}' was measured and this study was simulated; the profile stays as it is")
+            raise ProfileStays(f"'{path}' was measured and this study was simulated; the profile stays as it is")
         digest = hashlib.sha256(old.encode()).hexdigest()[:8]
         kept = path.with_name(f"{path.stem}.{digest}.yaml.bak")
         atomic_file.write_text(kept, old)

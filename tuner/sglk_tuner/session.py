@@ -7,7 +7,7 @@ from typing import Generic, Protocol
 from sglk.bench.record import Record
 from sglk.config.schema import TuneConfig
 from sglk.errors import RunError
-from sglk_tuner.choice import pareto_front, ranking, rule_of
+from sglk_tuner.choice import pareto_front, ranking, rule_of, unmet_goal
 from sglk_tuner.closing import Closing, close
 from sglk_tuner.engine import T
 from sglk_tuner.outcome import Outcome
@@ -72,8 +72,8 @@ class Session(Generic[T]):
         return self._closing
 
     def publish(self, status: str) -> StudySummary:
-        """Write `summary.json` as things stand and return it."""
-        summary = self._summary(status)
+        """Write `summary.json` as things stand and return it; raises RunError where it cannot be written."""
+        summary = self.summary(status)
         write_summary(summary, self._study.folder)
         return summary
 
@@ -111,7 +111,8 @@ class Session(Generic[T]):
         self._watcher.again(params, name)
         return self._bench.run(params, name)
 
-    def _summary(self, status: str) -> StudySummary:
+    def summary(self, status: str) -> StudySummary:
+        """Return the study as it stands."""
         config, study, space = self._config, self._study, self._study.space
         trials = study.trials()
         waiting = self._proposals.waiting(trials, study.lost())
@@ -119,6 +120,7 @@ class Session(Generic[T]):
         _mark(order, pareto_front(study.goals, trials))
         kind, device = self._origin(trials)
         default = [trial.number for trial in trials if trial.params == study.default]
+        best = order[0].number if order and not unmet_goal(study.goals, trials) else None
         return StudySummary(
             study=study.name,
             status=status,
@@ -142,7 +144,7 @@ class Session(Generic[T]):
             done=len(tried(trials, study.lost())),
             trials=trials + [TrialSummary(None, "WAITING", config.search.sampler, point) for point in waiting],
             baseline=default[-1] if default else None,
-            winner=self._closing.chosen if self._closing else (order[0].number if order else None),
+            winner=self._closing.chosen if self._closing else best,
             rule=rule_of(study.goals),
             closing=asdict(self._closing) if self._closing else None,
             profile=self.profile,

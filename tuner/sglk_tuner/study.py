@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import optuna
 import sqlalchemy.exc
+from optuna.exceptions import StorageInternalError
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -25,14 +27,42 @@ from sglk_tuner.summary import TrialSummary
 IDENTITY, OWNER = "sglk:identity", "sglk:owner"
 
 
+@dataclass(frozen=True)
+class Books:
+    """Where a study is kept: the storage with its trials and the folder with its records."""
+
+    url: str
+    folder: Path
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Turn what the storage fails with, such as a full disk, into RunError."""
+        try:
+            yield
+        except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+            # Optuna wraps the database's own words.
+            reason = str(error.__cause__ or error).strip().partition("\n")[0]
+            raise RunError(
+                f"cannot use the study storage {_without_password(self.url)!r} (records in '{self.folder}'): {reason}; "
+                "mend that, and the same command goes on from here"
+            ) from error
+
+
 class Study:
     """The books of one study. Use `open_study`; one process owns it at a time."""
 
     def __init__(
-        self, study: OptunaStudy, folder: Path, goals: tuple[Goal, ...], space: Space, default: Params, silent_s: float
+        self,
+        study: OptunaStudy,
+        books: "Books",
+        goals: tuple[Goal, ...],
+        space: Space,
+        default: Params,
+        silent_s: float,
     ) -> None:
         self.name = study.study_name
-        self.folder = folder
+        self.folder = books.folder
+        self._books = books
         self.goals = goals
         self.space = space
         self.default = default
@@ -58,18 +88,20 @@ class Study:
 
     def begin(self, params: Params, source: str) -> int:
         """Start a trial of `params` and return its number."""
-        self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
-        self._study.sampler = PointSampler(params)
-        trial = self._study.ask(self._distributions)
-        trial.set_user_attr("source", source)
+        with self._books.open():
+            self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
+            self._study.sampler = PointSampler(params)
+            trial = self._study.ask(self._distributions)
+            trial.set_user_attr("source", source)
         self._running[trial.number] = trial
         return trial.number
 
     def should_prune(self, number: int, value: float) -> bool:
         """Store the value that a short probe gave for trial `number`; tell whether the pruner gives the trial up."""
         trial = self._running[number]
-        trial.report(value, step=0)
-        return trial.should_prune()
+        with self._books.open():
+            trial.report(value, step=0)
+            return trial.should_prune()
 
     def finish(self, number: int, outcome: Outcome) -> None:
         """Store what became of trial `number`."""
@@ -78,11 +110,13 @@ class Study:
 
     def read(self, key: str) -> Any:
         """Return what `write` stored under `key`, or None."""
-        return self._study.user_attrs.get(f"sglk:{key}")
+        with self._books.open():
+            return self._study.user_attrs.get(f"sglk:{key}")
 
     def write(self, key: str, value: Any) -> None:
         """Store a JSON-like value beside the trials."""
-        self._study.set_user_attr(f"sglk:{key}", value)
+        with self._books.open():
+            self._study.set_user_attr(f"sglk:{key}", value)
 
     def close_ghosts(self) -> list[int]:
         """Close the trials that a dead process left running and return their numbers; their points run once more."""
@@ -93,18 +127,21 @@ class Study:
 
     def release(self) -> None:
         """Let other processes use the study."""
-        self._study.set_user_attr(OWNER, None)
+        with self._books.open():
+            self._study.set_user_attr(OWNER, None)
 
     def _trials(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False)
+        with self._books.open():
+            return self._study.get_trials(deepcopy=False)
 
     def _close(self, trial: Trial, outcome: Outcome) -> None:
-        for name in ("reason", "record", "log"):
-            trial.set_user_attr(name, getattr(outcome, name))
-        if outcome.lost:
-            trial.set_user_attr("lost", True)
         state = TrialState[outcome.state]
-        self._study.tell(trial, outcome.values if state is TrialState.COMPLETE else None, state)
+        with self._books.open():
+            for name in ("reason", "record", "log"):
+                trial.set_user_attr(name, getattr(outcome, name))
+            if outcome.lost:
+                trial.set_user_attr("lost", True)
+            self._study.tell(trial, outcome.values if state is TrialState.COMPLETE else None, state)
 
     def _row(self, trial: FrozenTrial) -> TrialSummary:
         attrs = trial.user_attrs
@@ -146,15 +183,24 @@ def open_study(
     folder = Path(config.study.directory) / name
     with owner.lock_folder(folder):
         url = config.study.storage or f"sqlite:///{folder.absolute() / 'study.db'}"
-        study = _load(url, name, goals, config)
-        _claim(study, identity)
+        books = Books(url, folder)
         silent_s = 60.0 + config.study.start_timeout_s + config.study.trial_timeout_s
-        opened = Study(study, folder, goals, space, default, silent_s)
-        study.set_user_attr(OWNER, owner.this_process(silent_s))
+        study = _load(url, name, goals, config)
+        with books.open():
+            _claim(study, identity)
+            study.set_user_attr(OWNER, owner.this_process(silent_s))
+        opened = Study(study, books, goals, space, default, silent_s)
         try:
             yield opened
-        finally:
+        except RunError:
+            # A storage that cannot be written to keeps the name of this process, whose end frees the study as well.
+            with suppress(RunError):
+                opened.release()
+            raise
+        except BaseException:
             opened.release()
+            raise
+        opened.release()
 
 
 def _load(url: str, name: str, goals: tuple[Goal, ...], config: TuneConfig) -> OptunaStudy:
@@ -169,7 +215,7 @@ def _load(url: str, name: str, goals: tuple[Goal, ...], config: TuneConfig) -> O
             pruner=pruner,
             load_if_exists=True,
         )
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
+    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise RunError(f"cannot open the study storage {_without_password(url)!r}: {reason}") from error
 

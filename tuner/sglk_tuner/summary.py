@@ -57,6 +57,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk import atomic_file
+from sglk.errors import RunError
 
 SCHEMA = "sglk.study/1"
 
@@ -113,6 +114,9 @@ class StudySummary:
 
 
 def write_summary(summary: StudySummary, folder: Path) -> None:
-    """Write `summary.json` into the study's folder."""
-    text = json.dumps(asdict(summary), indent=2, allow_nan=False)
-    atomic_file.write_text(folder / "summary.json", text + "\n")
+    """Write `summary.json` into the study's folder. Raises RunError, such as for a full disk."""
+    text, path = json.dumps(asdict(summary), indent=2, allow_nan=False), folder / "summary.json"
+    try:
+        atomic_file.write_text(path, text + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write the summary '{path}': {error.strerror}") from error

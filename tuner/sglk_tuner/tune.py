@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from sglk.bench.run import Progress
@@ -17,11 +18,12 @@ from sglk_tuner.identity import identity_of
 from sglk_tuner.interrupt import interruptible
 from sglk_tuner.measurement import launcher, measurer
 from sglk_tuner.objective import goals_of
-from sglk_tuner.profile import Finding
+from sglk_tuner.profile import Finding, ProfileStays
 from sglk_tuner.proposals import Proposals
 from sglk_tuner.session import Session
 from sglk_tuner.space import build_space, params_of
 from sglk_tuner.study import Study, open_study
+from sglk_tuner.summary import StudySummary
 from sglk_tuner.trial import Bench
 
 INTERRUPTED = 130
@@ -43,6 +45,7 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
         console.print(plan_text(config, space, proposals), highlight=False, markup=False, soft_wrap=True)
         return 0
     defaults = finding.defaults_of(composed, config_dir)
+    finding.check_profile_path(config)
     identity = identity_of(config, space, goals, default)
     with interruptible(), open_study(config, space, goals, default, identity) as study:
         display = Display(console, proposals, study, bar=config.bench.progress)
@@ -62,13 +65,16 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
             except KeyboardInterrupt:
                 return _interrupted(session, study, display)
             except RunError:
-                display.result(result_table(session.publish("failed")))
+                # The cause is what the user has to know, not that the books suffer from it too.
+                with suppress(RunError):
+                    _publish(session, display, "failed")
                 raise
-        if config.study.save_profile:
-            session.profile = _save(config, finding.find(config, study, closing, defaults), display)
-        summary = session.publish("finished")
-        display.result(result_table(summary))
-        display.note(closing.verdict)
+        try:
+            if config.study.save_profile:
+                session.profile = _save(config, finding.find(config, study, closing, defaults), display)
+        finally:
+            _publish(session, display, "finished")
+            display.note(closing.verdict)
         if session.profile is not None and Path(config.study.profiles).resolve() == Path("profiles").resolve():
             display.note(f"next: {_serve_command(words, config_dir)}")
         display.note(f"compare: sglk report {study.folder}")
@@ -87,16 +93,21 @@ def _effective(config: TuneConfig) -> TuneConfig:
 
 def _interrupted(session: Session[LaunchedServer], study: Study, display: Display) -> int:
     study.close_ghosts()
-    summary = session.publish("interrupted")
-    display.result(result_table(summary))
+    summary = _publish(session, display, "interrupted")
     display.note(f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here")
     return INTERRUPTED
+
+
+def _publish(session: Session[LaunchedServer], display: Display, status: str) -> StudySummary:
+    """Show the study as it stands, then write it down: what was measured is seen even where no file can be written."""
+    display.result(result_table(session.summary(status)))
+    return session.publish(status)
 
 
 def _save(config: TuneConfig, found: Finding, display: Display) -> str | None:
     try:
         path, kept, written = finding.save(found, config)
-    except RunError as error:
+    except ProfileStays as error:
         display.note(str(error))
         return None
     if kept is not None:
