@@ -12,10 +12,16 @@ def full() -> Iterator[Served]:
     """One request runs and two wait: all that the server takes."""
     with serving(patient_runner(), server={"max_queued_requests": 2}, max_running_requests=1) as served:
         connections = [served.call("/v1/completions", ENDLESS) for _ in range(3)]
-        wait_until(lambda: served.deployment.engine.stats().queued_requests == 2)
+        wait_until(lambda: _state(served) == (3, 1, 2))
         yield served
         for connection in connections:
             connection.close()
+
+
+def _state(served: Served) -> tuple[int, int, int]:
+    """Return open, running and queued requests: two may be queued before the third has even arrived."""
+    stats = served.deployment.engine.stats()
+    return served.deployment.bridge.open_requests, stats.running_requests, stats.queued_requests
 
 
 def test_one_more_request_is_refused(full: Served) -> None:
