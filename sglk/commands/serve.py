@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
+from sglk.commands.stop_signals import stopped_in_order
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.schema import ServeConfig
@@ -21,10 +22,11 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES)
         return 0
-    composed = compose("serve", flags.arguments, flags.config_dir)
-    warn(composed.warnings)
-    # After the configuration is known to be good: this imports torch.
-    from sglk.server.serve import serve
+    with stopped_in_order():
+        composed = compose("serve", flags.arguments, flags.config_dir)
+        warn(composed.warnings)
+        # After the configuration is known to be good: this imports torch.
+        from sglk.server.serve import serve
 
-    serve(composed.config, composed.profile_path)
+        serve(composed.config, composed.profile_path)
     return 0

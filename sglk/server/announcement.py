@@ -1,14 +1,18 @@
 """What `sglk serve` says once it serves: to people, and in one line to a parent process."""
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sglk
 from sglk.config.provenance import ProfileRecord
 from sglk.engine.grammar import INSTALL, guided_decoding_available
 from sglk.server.deployment import Deployment
+
+logger = logging.getLogger(__name__)
 
 READY = "SGLK_READY"
 """Begins the line for parent processes; a JSON object with `url`, `pid`, `model` and `version` follows."""
@@ -31,6 +35,19 @@ def ready_line(deployment: Deployment, url: str) -> str:
     """Return the line for parent processes."""
     facts = {"url": url, "pid": os.getpid(), "model": deployment.model_name, "version": sglk.__version__}
     return f"{READY} {json.dumps(facts)}"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print `lines`; a full disk or a closed output is no reason not to serve."""
+    try:
+        print("\n".join(lines), flush=True)
+    except (OSError, ValueError) as error:
+        logger.warning("cannot announce on standard output: %s", error)
+        if not sys.stdout.closed:
+            # What is left in the buffer would be tried again at the process's end.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
 
 
 def profile_line(profile: ProfileRecord | None, path: Path | None, chip: str, model: str) -> str:

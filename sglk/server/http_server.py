@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -56,8 +57,13 @@ class HttpServer(uvicorn.Server):
         )
 
     def run_until_stopped(self, listener: socket.socket) -> None:
-        """Serve on `listener`; shuts the engine down on the way out."""
-        asyncio.run(self._serve_and_shut_down(listener))
+        """Serve on `listener`; shuts the engine down on the way out, and takes signals until that is done."""
+        previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        try:
+            asyncio.run(self._serve_and_shut_down(listener))
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     async def _serve_and_shut_down(self, listener: socket.socket) -> None:
         try:
@@ -79,15 +85,19 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM as orders to stop; uvicorn itself would die of them again at the end."""
+        """Take SIGINT and SIGTERM as orders to stop; uvicorn itself would die of them again at the end.
+
+        The loop's own handlers would end with the loop, and one more signal would then kill the process.
+        """
         loop = asyncio.get_running_loop()
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._stop)
+
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._stop)
-        try:
-            yield
-        finally:
-            for number in STOP_SIGNALS:
-                loop.remove_signal_handler(number)
+            signal.signal(number, on_signal)
+        yield
 
     def _stop(self) -> None:
         bridge, loop = self._deployment.bridge, asyncio.get_running_loop()

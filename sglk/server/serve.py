@@ -11,7 +11,7 @@ from sglk.engine.engine import Engine
 from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
 from sglk.errors import ConfigError, RunError
 from sglk.models.chat import check_chat_template, load_chat_template
-from sglk.server.announcement import announcement, ready_line
+from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
 from sglk.server.http_server import HttpServer
@@ -34,11 +34,10 @@ def serve(config: ServeConfig, profile_path: Path | None) -> None:
         url = url_of(listener)
 
         def announce() -> None:
-            for line in announcement(deployment, url):
-                print(line)
-            if not sys.stdout.isatty():
-                print(ready_line(deployment, url))
-            sys.stdout.flush()
+            lines = [*announcement(deployment, url)]
+            if sys.stdout is not None and not sys.stdout.isatty():
+                lines.append(ready_line(deployment, url))
+            say(lines)
 
         HttpServer(create_app(deployment), deployment, announce).run_until_stopped(listener)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sglk.config.provenance import ProfileRecord
-from sglk.server.announcement import announcement, profile_line, ready_line
+from sglk.server.announcement import announcement, profile_line, ready_line, say
 from tests.server.serving import MODEL, Served, serving
 
 
@@ -54,3 +54,15 @@ def test_a_profile_is_named_with_what_it_promises(tmp_path: Path, monkeypatch: p
     assert line == ("using profile profiles/cpu/smollm2.yaml (measured 2026-11-29, goodput +12 % against the defaults)")
     undated = profile_line(ProfileRecord(), tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
     assert undated == "using profile profiles/cpu/smollm2.yaml (measured at an unknown time)"
+
+
+def test_an_output_that_takes_nothing_is_borne(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        say(["x"])
+    assert "cannot announce" in caplog.text
+    say(["on a closed file"])
+    monkeypatch.setattr("sys.stdout", None)
+    say(["x"])

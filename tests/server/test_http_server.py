@@ -66,3 +66,30 @@ def test_requests_that_outlast_the_time_to_finish_are_aborted() -> None:
 
     assert replies[0].status_code == 503
     assert replies[0].json()["error"]["code"] == "aborted"
+
+
+def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = deploy(ScriptedRunner())
+    shut_down = deployment.engine.shutdown
+    missed: list[int] = []
+
+    def shut_down_under_signals(timeout_s: float) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        shut_down(timeout_s)
+
+    monkeypatch.setattr(deployment.engine, "shutdown", shut_down_under_signals)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = [signal.signal(number, lambda got, _: missed.append(got)) for number in numbers]
+    try:
+        with bind("127.0.0.1", 0) as listener:
+            stop = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+            HttpServer(create_app(deployment), deployment, stop.start).run_until_stopped(listener)
+            stop.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
+
+    assert missed == [signal.SIGTERM], "only the last one, after the end, goes to the handler from before"
+    assert not deployment.engine.is_alive

@@ -1,0 +1,41 @@
+"""SIGINT and SIGTERM as orders to end well, from the first moment of a process to its last."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """A signal came; raised where the main thread just was."""
+
+
+@contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """Leave the block at the first signal, without an error; later ones are ignored until the process is gone.
+
+    A server inside of the block may put handlers of its own above these. To be used by a command whose process ends
+    with it.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        _ignore()
+        raise Stopped
+
+    previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+        _ignore()
+    except Stopped:
+        return
+    except BaseException:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        raise
+
+
+def _ignore() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
