@@ -61,7 +61,11 @@ def _locked(folder: Path) -> TextIO:
         raise RunError(
             f"study folder '{folder}' is in use by process {pid}; wait for it or set study.name=..."
         ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    try:
+        file.truncate(0)
+        # Past the file's buffer, which would stand in the way of closing it on a full disk.
+        os.write(file.fileno(), str(os.getpid()).encode())
+    except OSError:
+        file.close()
+        raise
     return file

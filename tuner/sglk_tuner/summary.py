@@ -34,7 +34,7 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
         }
       ],
       "baseline": 0,                                   # number of the default configuration's trial
-      "winner": 7,                                     # number of the trial that the rule picks; null = none yet
+      "winner": 7,                                     # number of the trial that the rule picks; null = none (yet)
       "rule": "...",                                   # the rule in words
       "closing": {                                     # null until the closing comparison has run
         "default": 0, "winner": 7,                     # the two trials compared; `winner` here is the challenger
