@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from urllib.parse import urlsplit
 
 from sglk.config.keys import leaves, lookup
@@ -33,6 +34,8 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 FALLBACKS = ("allow", "warn", "forbid")
 ENGINES = ("native",)
+MAX_INTEGER = 2**31 - 1
+"""Counts, sizes and seeds reach arrays and libraries that hold no more."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
 ARRIVALS = ("closed", "poisson")
@@ -122,6 +125,8 @@ def _device_group(group: GroupConfig, tp: int) -> Iterator[str]:
 
 def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfig) -> Iterator[str]:
     """Yield what is wrong with runtime parameters for one chip and model; a tuner asks it before a trial."""
+    for field in fields(runtime):
+        yield from _at_most(f"runtime.{field.name}", getattr(runtime, field.name))
     if runtime.chunked_prefill_size != -1:
         yield from _at_least("runtime.chunked_prefill_size", runtime.chunked_prefill_size, 1, "; -1 = no chunking")
     for name in ("max_prefill_tokens", "max_running_requests", "page_size", "tp_size"):
@@ -209,6 +214,7 @@ def _server(server: ServerConfig) -> Iterator[str]:
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
     for name in ("max_queued_requests", "max_choices"):
         yield from _at_least(f"server.{name}", getattr(server, name), 1)
+        yield from _at_most(f"server.{name}", getattr(server, name))
     if server.shutdown_timeout_s < 0 or not math.isfinite(server.shutdown_timeout_s):
         yield f"server.shutdown_timeout_s={server.shutdown_timeout_s:g} is not a number of seconds from 0 up"
 
@@ -335,6 +341,11 @@ def _study(study: StudyConfig) -> Iterator[str]:
 def _at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:
     if value is not None and value < least:
         yield f"{path}={value} is too small; it is at least {least}{note}"
+
+
+def _at_most(path: str, value: object) -> Iterator[str]:
+    if isinstance(value, int) and value > MAX_INTEGER:
+        yield f"{path}={value} is too large; it is at most {MAX_INTEGER}"
 
 
 def _positive(path: str, value: float | None) -> Iterator[str]:

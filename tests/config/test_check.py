@@ -12,6 +12,9 @@ from sglk.errors import ConfigError
     ("words", "part"),
     [
         (["runtime.chunked_prefill_size=0"], "it is at least 1; -1 = no chunking"),
+        (["runtime.max_running_requests=2147483648"], "runtime.max_running_requests=2147483648 is too large"),
+        (["runtime.random_seed=1000000000000000000"], "is too large; it is at most 2147483647"),
+        (["server.max_choices=1000000000000000000"], "server.max_choices=1000000000000000000 is too large"),
         (["runtime.max_running_requests=0"], "runtime.max_running_requests=0 is too small"),
         (["runtime.mem_fraction_static=0"], "is not in (0, 1]"),
         (["runtime.mem_fraction_static=1.01"], "is not in (0, 1]"),

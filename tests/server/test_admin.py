@@ -97,3 +97,8 @@ def test_a_flushed_cache_remembers_nothing(own: Served, method: str, path: str) 
     assert [cached(), cached()] == [0, 7]
     assert own.client.request(method, path).status_code == 200
     assert cached() == 0
+
+
+def test_a_number_that_no_array_holds_is_refused(own: Served) -> None:
+    for number in (10**30, 2**31):
+        assert "too large" in error_of(own.post(PATH, {"max_running_requests": number}))["message"]
