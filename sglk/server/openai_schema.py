@@ -77,7 +77,7 @@ class ChatBody(OpenAIFields):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Listed[dict[str, Any]] = Field(
-        min_length=1, description="a list of at least one message with `role` and `content`"
+        min_length=1, description=f"a list of 1 to {MAX_ENTRIES} messages with `role` and `content`"
     )
     max_completion_tokens: int | None = Field(default=None, ge=1, description="a whole number of at least 1, or null")
     logprobs: bool | None = Field(default=None, description="true or false")

@@ -16,6 +16,7 @@ MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_BIASES = 1024
 MAX_N = 2**16
+MAX_ID_DIGITS = 19
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -119,7 +120,7 @@ def check_choices(n: int | None, limit: int) -> int:
 
 def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     for key in given:
-        if not (key.isascii() and key.isdecimal()):
+        if not (key.isascii() and key.isdecimal() and len(key) <= MAX_ID_DIGITS):
             message = f'the keys of `logit_bias` must be token ids such as "42", got {key[:60]!r}'
             raise RequestError(message, param="logit_bias", code="invalid_value")
     return tuple((int(key), bias) for key, bias in given.items())

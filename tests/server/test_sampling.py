@@ -138,3 +138,9 @@ def test_neutral_values_change_nothing(tiny: Served) -> None:
     plain, given = (complete(tiny, temperature=1, seed=8, **more)["choices"] for more in ({}, neutral))
     assert plain == given
     assert complete(tiny, temperature=1, seed=8, **dict.fromkeys(neutral))["choices"] == plain
+
+
+def test_a_bias_for_an_absurdly_long_number_is_refused(served: Served) -> None:
+    error = error_of(served.post("/v1/completions", {"prompt": "x", "logit_bias": {"9" * 5000: 1}}))
+
+    assert error["param"] == "logit_bias"
