@@ -74,6 +74,7 @@ class Engine:
         self._throughput = Throughput()
         self._counters = EngineStats()
         self._failed_steps = 0
+        self._step_began_s: float | None = None
         self._answers: dict[str, Answer] = {}
         self._answers_changed = threading.Condition()
         self._closing = False
@@ -140,6 +141,12 @@ class Engine:
     def is_alive(self) -> bool:
         """Whether the engine takes and serves requests."""
         return self._thread.is_alive() and self.failure is None
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds the step that is being computed has been running; 0 between two steps."""
+        began = self._step_began_s
+        return 0.0 if began is None or not self.is_alive else self._clock() - began
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -268,7 +275,9 @@ class Engine:
             return
         self._counters.steps += 1
         self._note_first_steps(batch)
+        self._step_began_s = self._clock()
         results = run_rows(self._runner, batch)
+        self._step_began_s = None
         generated = sum(
             row.samples and not isinstance(result, RowFailure) for row, result in zip(batch.rows, results, strict=True)
         )

@@ -74,6 +74,8 @@ class GenerateRequest:
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    session: str | None = None
+    """Conversation that it belongs to; a router keeps one conversation on one device group."""
 
 
 @dataclass(frozen=True, slots=True)

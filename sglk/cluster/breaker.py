@@ -1,0 +1,101 @@
+"""A circuit breaker: takes out what keeps failing, and lets it back by single probes."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+BreakerState = Literal["closed", "open", "half_open"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings:
+    """When to open, and for how long."""
+
+    failures: int = 3
+    """Failures in a row that open it."""
+    cool_down_s: float = 5.0
+    """How long it stays open the first time; doubles with each failed probe."""
+    longest_s: float = 60.0
+    """Limit of that."""
+
+
+class Breaker:
+    """The breaker of one replica. Not thread-safe: the router's lock guards it.
+
+    Only failures of the server's own count, and only its answers count as success: what the client is to blame for,
+    and requests that it gave up, neither open nor close it, nor reset the count.
+    """
+
+    def __init__(self, settings: BreakerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._failures = 0
+        self._open_until_s: float | None = None
+        self._cool_down_s = settings.cool_down_s
+        self._probing = False
+        self.last_error: str | None = None
+        """What failed last, whether or not it opened the breaker."""
+        self.opened = 0
+        """How often it has opened."""
+
+    @property
+    def state(self) -> BreakerState:
+        """`closed` lets all pass, `open` none, `half_open` one at a time."""
+        if self._open_until_s is None:
+            return "closed"
+        return "half_open" if self._clock() >= self._open_until_s else "open"
+
+    @property
+    def admits(self) -> bool:
+        """Whether a request may pass now."""
+        return self._open_until_s is None or (self.state == "half_open" and not self._probing)
+
+    def enter(self) -> bool:
+        """Let a request pass; returns whether it is a probe, whose end must then be told as one."""
+        assert self.admits
+        if self._open_until_s is None:
+            return False
+        self._probing = True
+        return True
+
+    def succeed(self, probe: bool) -> None:
+        """Note a good answer; that of a probe closes the breaker."""
+        if probe:
+            self.close()
+        elif self._open_until_s is None:
+            self._failures = 0
+
+    def fail(self, error: str, probe: bool) -> None:
+        """Note a failure; requests that had entered before the breaker opened change nothing any more."""
+        self.last_error = error
+        if probe:
+            self._cool_down_s = min(2 * self._cool_down_s, self._settings.longest_s)
+            self._open()
+        elif self._open_until_s is None:
+            self._failures += 1
+            if self._failures >= self._settings.failures:
+                self._open()
+
+    def leave(self, probe: bool) -> None:
+        """Note an end that says nothing about the replica; after a probe the next request is one."""
+        if probe:
+            self._probing = False
+
+    def trip(self, error: str) -> None:
+        """Open at once."""
+        self.last_error = error
+        self._open()
+
+    def close(self) -> None:
+        """Let all pass again, as after a restart."""
+        self._failures = 0
+        self._open_until_s = None
+        self._probing = False
+        self._cool_down_s = self._settings.cool_down_s
+
+    def _open(self) -> None:
+        self.opened += 1
+        self._probing = False
+        self._failures = 0
+        self._open_until_s = self._clock() + self._cool_down_s

@@ -1,0 +1,118 @@
+"""Device groups and their replicas, as the router sees them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from sglk.cluster.breaker import Breaker
+from sglk.cluster.prefixes import SeenPrefixes
+from sglk.engine.messages import EngineStats, GenerateRequest, Output
+
+GroupState = Literal["serving", "draining", "drained"]
+
+ReplicaState = Literal["serving", "failed", "restarting"]
+
+Outcome = Literal["completed", "failed", "aborted", "refused"]
+"""How a request ended at a replica: `refused` = for what it asks (4xx), `aborted` = by the client or an operator."""
+
+
+class ReplicaEngine(Protocol):
+    """What a replica needs of an engine; `sglk.engine.engine.Engine` has it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine takes and serves requests."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine died."""
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds the step that is being computed has been running; 0 between two steps."""
+
+    def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
+        """Queue `request`; RequestError when it is refused."""
+
+    def abort(self, request_id: str) -> None:
+        """End a request early; unknown ids are ignored."""
+
+    def stats(self) -> EngineStats:
+        """Return gauges and counters."""
+
+    def shutdown(self, drain_timeout_s: float = 0.0) -> None:
+        """Stop the engine."""
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """What the router has seen of one replica; only grows."""
+
+    picks: int = 0
+    """Requests sent to it, second attempts included."""
+    ended: Counter[Outcome] = field(default_factory=Counter)
+    """How they ended there."""
+    moved: int = 0
+    """Part of those it failed that another group took over."""
+    restarts: int = 0
+
+
+class Replica:
+    """One engine on one device, or on one set of tensor-parallel devices."""
+
+    def __init__(self, name: str, engine: ReplicaEngine, breaker: Breaker) -> None:
+        self.name = name
+        """Group and position, such as `gpu/0`."""
+        self.engine = engine
+        self.breaker = breaker
+        self.state: ReplicaState = "serving"
+        self.open_requests = 0
+        self.last_pick = 0
+        """Number of the router's pick that last fell on it."""
+        self.seen = SeenPrefixes()
+        self.counters = ReplicaCounters()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request may be sent to it now."""
+        return self.state == "serving" and self.breaker.admits and self.engine.is_alive
+
+
+class DeviceGroup:
+    """Replicas that share one share of the traffic."""
+
+    def __init__(self, name: str, replicas: Sequence[Replica], *, standby: bool = False) -> None:
+        assert replicas
+        self.name = name
+        self.replicas = list(replicas)
+        self.standby = standby
+        """Takes traffic only when no other group can."""
+        self.state: GroupState = "serving"
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that its replicas have and have not ended."""
+        return sum(replica.open_requests for replica in self.replicas)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request may be sent to it now."""
+        return self.state == "serving" and any(replica.ready for replica in self.replicas)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it takes no requests; None while it does."""
+        if self.state != "serving":
+            return self.state
+        if self.ready:
+            return None
+        return "; ".join(dict.fromkeys(_trouble(replica) for replica in self.replicas))
+
+
+def _trouble(replica: Replica) -> str:
+    if replica.state != "serving":
+        return f"{replica.state}: {replica.breaker.last_error}" if replica.breaker.last_error else replica.state
+    if not replica.engine.is_alive:
+        return f"engine stopped: {replica.engine.failure or 'shut down'}"
+    return f"circuit breaker {replica.breaker.state}: {replica.breaker.last_error}"

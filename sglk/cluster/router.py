@@ -1,0 +1,317 @@
+"""One entry to several device groups: by weight between groups, by load or prefix inside a group, and never lost."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from sglk.cluster.balance import BALANCES
+from sglk.cluster.flight import Attempt, Flight
+from sglk.cluster.group import DeviceGroup, Outcome, Replica
+from sglk.cluster.smooth import SmoothWeighted
+from sglk.cluster.sticky import home_of
+from sglk.cluster.weights import WeightHistory, Weights
+from sglk.engine.messages import FinishReason, GenerateRequest, Output
+from sglk.errors import RequestError, nearest
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5
+"""What a client is told to wait when no group takes requests."""
+
+_OUTCOMES: dict[FinishReason, Outcome] = {
+    "stop": "completed",
+    "length": "completed",
+    "abort": "aborted",
+    "error": "refused",
+}
+
+OnOutput = Callable[[Output], None]
+
+
+class Router:
+    """Sends each request to a replica, and to another group once when that one fails before it answered anything.
+
+    All methods may be called from any thread. Every request that `submit` accepts gets exactly one message with
+    `finish`; `on_output` is called from engines' threads, one call at a time for each request.
+
+    A replica's own failures open its breaker; what the client is to blame for never does, and is never tried again.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[DeviceGroup],
+        shares: Mapping[str, float],
+        *,
+        policy: str = "least_loaded",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Route over `groups` by the weights `shares`, which name all of them."""
+        self.groups = {group.name: group for group in groups}
+        self.history = WeightHistory(shares, clock)
+        self._balance = BALANCES[policy]
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._flights: dict[str, Flight] = {}
+        self._picks = 0
+        self._smooth = SmoothWeighted(self.weights.shares)
+
+    @property
+    def weights(self) -> Weights:
+        """The weights in force."""
+        return self.history.current
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._flights)
+
+    # Weights and states.
+
+    def set_weights(
+        self, shares: Mapping[str, float], source: str, reason: str = "", *, step_of: int | None = None
+    ) -> Weights:
+        """Put new weights into force for all groups at once; raises RequestError, and the old ones then hold."""
+        with self._lock:
+            return self._enforce(self.history.change(shares, source, reason, step_of=step_of))
+
+    def rollback(self, reason: str = "", *, source: str = "rollback") -> Weights:
+        """Return to the weights before the last change; RequestError (409) when there are none."""
+        with self._lock:
+            return self._enforce(self.history.rollback(reason, source=source))
+
+    def group(self, name: str) -> DeviceGroup:
+        """Return the group of that name; RequestError (404) when there is none."""
+        if name not in self.groups:
+            hint = nearest(name, self.groups) or f"; there are {', '.join(self.groups)}"
+            raise RequestError(
+                f"no device group is named {name!r}{hint}", param="name", code="unknown_group", status=404
+            )
+        return self.groups[name]
+
+    def drain(self, name: str, *, force: bool = False) -> DeviceGroup:
+        """Send no request to a group from now on; its running ones go on. Harmless when repeated.
+
+        Raises RequestError (409) when no other group is left to take the traffic, unless `force`.
+        """
+        group = self.group(name)
+        with self._lock:
+            if group.state == "serving":
+                if not force and not any(self._serves(other) for other in self.groups.values() if other is not group):
+                    message = f"no other group can take the traffic of {name!r}; use force to drain it all the same"
+                    raise RequestError(message, code="last_group", status=409)
+                group.state = "draining"
+                logger.warning("group %s is draining, %d requests are open", name, group.open_requests)
+            self._note_drained(group)
+        return group
+
+    def undrain(self, name: str) -> DeviceGroup:
+        """Let a group take requests again."""
+        group = self.group(name)
+        with self._lock:
+            if group.state != "serving":
+                logger.warning("group %s takes requests again", name)
+            group.state = "serving"
+        return group
+
+    def wait_drained(self, name: str, timeout_s: float) -> bool:
+        """Wait until a draining group has no open request; False when the time is over first."""
+        group = self.group(name)
+        with self._changed:
+            return self._changed.wait_for(lambda: group.open_requests == 0, timeout_s)
+
+    def expire(self, name: str, message: str) -> int:
+        """End the open requests of a group with the error `message`; returns how many."""
+        group = self.group(name)
+        return sum(self._expire(flight, group.replicas, message) for flight in self._flights_of(group.replicas))
+
+    # Requests.
+
+    def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
+        """Send `request` to a replica; raises RequestError when it is refused or nobody can take it (503)."""
+        flight = Flight(request, on_output)
+        with self._lock:
+            if request.request_id in self._flights:
+                raise RequestError(f"request id {request.request_id!r} is in use; choose another one", param="rid")
+            self._flights[request.request_id] = flight
+        with flight.lock:
+            try:
+                self._launch(flight)
+            except BaseException:
+                flight.attempt = None
+                self._forget(flight)
+                raise
+
+    def abort(self, request_id: str) -> None:
+        """End a request early; unknown ids are ignored."""
+        flight = self._flights.get(request_id)
+        if flight is not None:
+            with flight.lock:
+                flight.aborted = True
+                if flight.attempt is not None:
+                    flight.attempt.replica.engine.abort(request_id)
+
+    def give_up(self, replica: Replica, error: str) -> None:
+        """Take `replica` out: its requests go to another group, or end with an error where they had begun."""
+        with self._lock:
+            replica.breaker.trip(error)
+            if replica.state == "serving":
+                replica.state = "failed"
+            replica.seen.clear()
+        logger.error("replica %s is taken out: %s", replica.name, error)
+        for flight in self._flights_of([replica]):
+            with flight.lock:
+                if flight.attempt is not None and flight.attempt.replica is replica:
+                    self._fail(flight.attempt, f"replica {replica.name}: {error}")
+
+    # Below: one request's way.
+
+    def _launch(self, flight: Flight) -> None:
+        """Start an attempt on a replica that takes it; raises RequestError when none does."""
+        while True:
+            attempt = self._board(flight)
+            try:
+                attempt.replica.engine.submit(flight.request, partial(self._receive, attempt))
+            except RequestError as error:
+                if error.status < 500:
+                    self._settle(attempt, "refused")
+                    raise
+                self._settle(attempt, "failed", str(error))
+                flight.avoid.add(attempt.replica)
+            except BaseException:
+                self._settle(attempt, "failed", "submit failed")
+                raise
+            else:
+                return
+
+    def _board(self, flight: Flight) -> Attempt:
+        with self._lock:
+            replica = self._choose(flight)
+            self._picks += 1
+            replica.last_pick = self._picks
+            replica.counters.picks += 1
+            replica.open_requests += 1
+            flight.attempt = Attempt(flight, replica, probe=replica.breaker.enter())
+            return flight.attempt
+
+    def _choose(self, flight: Flight) -> Replica:
+        candidates = {group.name: group for group in self.groups.values() if _takes(group, flight.avoid)}
+        shares = self.weights.shares
+        regular = [name for name, group in candidates.items() if not group.standby and shares[name]]
+        names = regular or [name for name, group in candidates.items() if group.standby and shares[name]]
+        session = flight.request.session
+        name = self._smooth.pick(names) if session is None else home_of(session, shares, names)
+        if name is None:
+            raise RequestError(self._nobody(), code="no_group", status=503)
+        return self._balance(flight.request, _ready(candidates[name], flight.avoid))
+
+    def _serves(self, group: DeviceGroup) -> bool:
+        return group.ready and self.weights.shares[group.name] > 0
+
+    def _nobody(self) -> str:
+        told = (f"{name} {group.trouble or 'has weight 0'}" for name, group in self.groups.items())
+        return f"no device group takes requests now ({', '.join(told)}); try again later"
+
+    def _receive(self, attempt: Attempt, output: Output) -> None:
+        flight = attempt.flight
+        with flight.lock:
+            if flight.attempt is not attempt:
+                return  # a late message of a replica that was given up
+            flight.started = flight.started or bool(output.token_ids)
+            finish = output.finish
+            if finish is None:
+                flight.on_output(output)
+            elif finish.reason == "error" and finish.code is None:
+                self._fail(attempt, finish.message or "the engine failed")
+            else:
+                self._end(attempt, output)
+
+    def _end(self, attempt: Attempt, output: Output) -> None:
+        assert output.finish is not None
+        self._settle(attempt, _OUTCOMES[output.finish.reason])
+        self._forget(attempt.flight)
+        attempt.flight.on_output(output)
+
+    def _fail(self, attempt: Attempt, error: str) -> None:
+        """The replica failed the request: on to another group, if that can go unnoticed."""
+        flight = attempt.flight
+        self._settle(attempt, "failed", error)
+        if not flight.started and not flight.moved and not flight.aborted:
+            flight.moved = True
+            flight.avoid.update(self._group_of(attempt.replica).replicas)
+            try:
+                self._launch(flight)
+            except RequestError:
+                logger.info("request %s: nobody else can take it", flight.request.request_id)
+            else:
+                attempt.replica.counters.moved += 1
+                return
+        flight.attempt = None
+        self._forget(flight)
+        flight.on_output(flight.failure(error))
+
+    def _expire(self, flight: Flight, replicas: Iterable[Replica], message: str) -> bool:
+        with flight.lock:
+            attempt = flight.attempt
+            if attempt is None or attempt.replica not in replicas:
+                return False
+            self._settle(attempt, "aborted")
+            flight.attempt = None
+            self._forget(flight)
+            attempt.replica.engine.abort(flight.request.request_id)
+            flight.on_output(flight.failure(message))
+            return True
+
+    def _settle(self, attempt: Attempt, outcome: Outcome, error: str = "") -> None:
+        """Count the end of an attempt, and tell the breaker."""
+        replica = attempt.replica
+        with self._changed:
+            replica.counters.ended[outcome] += 1
+            replica.open_requests -= 1
+            if outcome == "completed":
+                replica.breaker.succeed(attempt.probe)
+            elif outcome == "failed":
+                replica.breaker.fail(error, attempt.probe)
+            else:
+                replica.breaker.leave(attempt.probe)
+            self._note_drained(self._group_of(replica))
+            self._changed.notify_all()
+
+    def _forget(self, flight: Flight) -> None:
+        with self._lock:
+            self._flights.pop(flight.request.request_id, None)
+
+    def _flights_of(self, replicas: Iterable[Replica]) -> list[Flight]:
+        wanted = set(replicas)
+        with self._lock:
+            flights = list(self._flights.values())
+        return [flight for flight in flights if flight.attempt is not None and flight.attempt.replica in wanted]
+
+    def _group_of(self, replica: Replica) -> DeviceGroup:
+        return self.groups[replica.name.rpartition("/")[0]]
+
+    def _note_drained(self, group: DeviceGroup) -> None:
+        if group.state == "draining" and group.open_requests == 0:
+            group.state = "drained"
+            logger.warning("group %s is drained", group.name)
+
+    def _enforce(self, weights: Weights) -> Weights:
+        self._smooth = SmoothWeighted(weights.shares)
+        told = ", ".join(f"{name} {share:g}" for name, share in weights.shares.items())
+        logger.warning(
+            "weights %d by %s: %s%s",
+            weights.number,
+            weights.source,
+            told,
+            f" ({weights.reason})" * bool(weights.reason),
+        )
+        return weights
+
+
+def _ready(group: DeviceGroup, avoid: set[Replica]) -> list[Replica]:
+    return [replica for replica in group.replicas if replica.ready and replica not in avoid]
+
+
+def _takes(group: DeviceGroup, avoid: set[Replica]) -> bool:
+    return group.state == "serving" and bool(_ready(group, avoid))

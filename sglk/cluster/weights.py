@@ -1,0 +1,96 @@
+"""Traffic weights of device groups: what is in force, since when and why, and the way back."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from sglk.errors import RequestError, nearest
+
+HISTORY_LENGTH = 200
+"""Changes that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One state of the weights. They are ratios: 8 to 2 is the same as 80 to 20, whatever the sum."""
+
+    number: int
+    """Counts the changes from 0, the weights of the start."""
+    shares: Mapping[str, float]
+    source: str
+    """Who set them: `start`, `admin`, `file`, `ramp` or `rollback`."""
+    reason: str
+    since_s: float
+    """Unix time."""
+    before: int | None
+    """Number of the weights that a rollback returns to; None = there is no way further back."""
+
+
+class WeightHistory:
+    """The weights in force and those before them. Not thread-safe: the router's lock guards it."""
+
+    def __init__(self, shares: Mapping[str, float], clock: Callable[[], float] = time.time) -> None:
+        """Begin with `shares`, which name all groups; raises RequestError as `change` does."""
+        self._clock = clock
+        self._names = tuple(shares)
+        first = Weights(0, checked(shares, self._names), "start", "configuration", clock(), None)
+        self._entries: deque[Weights] = deque([first], maxlen=HISTORY_LENGTH)
+
+    @property
+    def current(self) -> Weights:
+        """The weights in force."""
+        return self._entries[-1]
+
+    def entries(self) -> list[Weights]:
+        """Return what is remembered, oldest first."""
+        return list(self._entries)
+
+    def change(
+        self, shares: Mapping[str, float], source: str, reason: str = "", *, step_of: int | None = None
+    ) -> Weights:
+        """Put `shares` into force; groups that they do not name keep theirs.
+
+        A change that is one step of several gives the number of the weights before the first as `step_of`, so that a
+        rollback returns there. Raises RequestError for unknown groups, for what is not a number from 0 up, and when
+        nothing above 0 is left; the old weights then hold.
+        """
+        merged = {**self.current.shares, **checked(shares, self._names, partly=True)}
+        before = self.current.number if step_of is None else step_of
+        return self._append(checked(merged, self._names), source, reason, before)
+
+    def rollback(self, reason: str = "", *, source: str = "rollback") -> Weights:
+        """Return to the weights before the last change (before a ramp's first step); again, and one further back.
+
+        Raises RequestError (409) when nothing earlier is known.
+        """
+        known = {entry.number: entry for entry in self._entries}
+        target = None if self.current.before is None else known.get(self.current.before)
+        if target is None:
+            message = "no earlier weights are known; set the ones you want"
+            raise RequestError(message, code="no_earlier_weights", status=409)
+        return self._append(target.shares, source, reason or f"back to weights {target.number}", target.before)
+
+    def _append(self, shares: Mapping[str, float], source: str, reason: str, before: int | None) -> Weights:
+        weights = Weights(self.current.number + 1, dict(shares), source, reason, self._clock(), before)
+        self._entries.append(weights)
+        return weights
+
+
+def checked(shares: Mapping[str, object], names: Collection[str], *, partly: bool = False) -> dict[str, float]:
+    """Return `shares` as finite numbers from 0 up, of groups in `names`; RequestError says what is wrong.
+
+    Unless only a part of the weights is given, one of them must be above 0.
+    """
+    for name, share in shares.items():
+        if name not in names:
+            hint = nearest(str(name), names) or f"; there are {', '.join(names)}"
+            raise RequestError(f"no device group is named {name!r}{hint}", param=str(name), code="unknown_group")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not math.isfinite(share) or share < 0:
+            message = f"weight {share!r} of device group {name!r} is not a number from 0 up"
+            raise RequestError(message, param=name, code="invalid_value")
+    if not partly and not any(shares.values()):
+        message = "all weights would be 0; give at least one group a positive weight"
+        raise RequestError(message, param="weights", code="invalid_value")
+    return {name: float(share) for name, share in shares.items() if isinstance(share, int | float)}

@@ -1,0 +1,264 @@
+"""Requests go where the weights say, move on when a group fails them before a word, and always come to an end."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from sglk.cluster.breaker import BreakerSettings
+from sglk.cluster.router import Router
+from sglk.engine.batch import Batch, BatchRow
+from sglk.errors import RequestError
+from sglk.testing.scripted import ScriptedRunner
+from tests.cluster.fleet import Clock, ask, ended, fleet, picks
+from tests.engine.receiving import ENDLESS, WAIT_S
+
+ONE_FAILURE = BreakerSettings(failures=1, cool_down_s=5)
+
+
+def broken(row: BatchRow) -> str:
+    return "the device is on fire"
+
+
+def breaking_after(tokens: int) -> ScriptedRunner:
+    return ScriptedRunner(spoils=lambda row: "the device is on fire" if row.num_generated >= tokens else None)
+
+
+def test_requests_follow_the_weights_exactly() -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 80, "b": 20}) as router:
+        for receiver in [ask(router, f"r{index}") for index in range(100)]:
+            assert receiver.wait().reason == "length"
+        assert picks(router) == {"a": 80, "b": 20}
+        router.set_weights({"a": 0, "b": 100}, "admin")
+        for receiver in [ask(router, f"s{index}") for index in range(20)]:
+            receiver.wait()
+        assert picks(router) == {"a": 80, "b": 40}
+        assert router.open_requests == 0
+
+
+def test_a_session_stays_and_moves_only_when_its_group_goes() -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 80, "b": 20}) as router:
+        homes: dict[str, set[str]] = {}
+        for turn in range(3):
+            for number in range(40):
+                before = picks(router)
+                ask(router, f"{turn}-{number}", session=f"user {number}").wait()
+                after = picks(router)
+                homes.setdefault(f"user {number}", set()).update(name for name in after if after[name] > before[name])
+        assert all(len(names) == 1 for names in homes.values())
+        assert {name for names in homes.values() for name in names} == {"a", "b"}
+        router.drain("b")
+        ask(router, "again", session=next(user for user, names in homes.items() if names == {"b"})).wait()
+        assert sum(picks(router).values()) == 121
+
+
+def test_a_request_that_fails_before_its_first_token_is_answered_by_another_group() -> None:
+    with fleet({"a": ScriptedRunner(spoils=broken), "b": ScriptedRunner()}) as router:
+        receivers = [ask(router, f"r{index}") for index in range(2)]
+        assert [receiver.wait().reason for receiver in receivers] == ["length", "length"]
+        assert all(len(receiver.token_ids) == 8 for receiver in receivers)
+        assert ended(router, "a") == {"failed": 1}
+        assert router.groups["a"].replicas[0].counters.moved == 1
+        assert ended(router, "b") == {"completed": 2}
+
+
+def test_a_request_that_fails_after_its_first_token_ends_with_the_error() -> None:
+    with fleet({"a": breaking_after(5), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        receiver = ask(router, "r")
+        finish = receiver.wait()
+        assert (finish.reason, len(receiver.token_ids)) == ("error", 5)
+        assert finish.message is not None
+        assert "on fire" in finish.message
+        assert picks(router) == {"a": 1, "b": 0}
+
+
+def test_a_request_moves_once_not_from_group_to_group() -> None:
+    runners = {name: ScriptedRunner(spoils=broken) for name in "abc"}
+    with fleet(runners) as router:
+        assert ask(router, "r").wait().reason == "error"
+        assert sum(picks(router).values()) == 2
+
+
+def test_failures_take_a_replica_out_until_a_probe_succeeds() -> None:
+    clock, sick = Clock(), threading.Event()
+    sick.set()
+    runner = ScriptedRunner(spoils=lambda row: "sick" if sick.is_set() else None)
+    with fleet({"a": runner, "b": ScriptedRunner()}, breaker=ONE_FAILURE, clock=clock) as router:
+        for index in range(10):
+            assert ask(router, f"r{index}").wait().reason == "length"
+        assert picks(router) == {"a": 1, "b": 10}
+        sick.clear()
+        clock.now_s += 5
+        for index in range(10):
+            assert ask(router, f"s{index}").wait().reason == "length"
+        assert picks(router) == {"a": 6, "b": 15}
+
+
+def test_bad_requests_and_clients_that_leave_are_no_failures_of_the_group() -> None:
+    with fleet({"a": ScriptedRunner()}, breaker=ONE_FAILURE) as router:
+        for index in range(10):
+            with pytest.raises(RequestError, match="context length"):
+                ask(router, f"long{index}", "x" * 400)
+        gone = [ask(router, f"gone{index}", sampling=ENDLESS) for index in range(10)]
+        for index in range(10):
+            router.abort(f"gone{index}")
+        assert {receiver.wait().reason for receiver in gone} <= {"abort", "length"}
+        assert ask(router, "good").wait().reason == "length"
+        assert router.groups["a"].replicas[0].breaker.state == "closed"
+        assert router.open_requests == router.groups["a"].open_requests == 0
+
+
+def test_a_dead_engine_is_passed_over_and_with_none_left_the_answer_is_503() -> None:
+    def die(step: int, batch: Batch) -> None:
+        raise RuntimeError("device lost")
+
+    with fleet({"a": ScriptedRunner(before_step=die), "b": ScriptedRunner()}, {"a": 100, "b": 1}) as router:
+        for index in range(12):
+            assert ask(router, f"r{index}").wait().reason == "length"
+        router.drain("b", force=True)
+        with pytest.raises(RequestError, match=r"no device group takes requests now.*b drain") as refusal:
+            ask(router, "late")
+        assert refusal.value.status == 503
+        assert router.open_requests == 0
+
+
+def test_standby_takes_traffic_only_when_nobody_else_can() -> None:
+    runners = {"a": ScriptedRunner(), "spare": ScriptedRunner()}
+    with fleet(runners, {"a": 1, "spare": 100}, standby=("spare",)) as router:
+        for index in range(5):
+            ask(router, f"r{index}").wait()
+        assert picks(router) == {"a": 5, "spare": 0}
+        router.drain("a")
+        assert ask(router, "s").wait().reason == "length"
+        assert picks(router) == {"a": 5, "spare": 1}
+        router.undrain("a")
+        ask(router, "t").wait()
+        assert picks(router) == {"a": 6, "spare": 1}
+
+
+def test_draining_lets_running_requests_finish_and_no_new_one_in() -> None:
+    gate = threading.Event()
+    with fleet({"a": ScriptedRunner(gate=gate), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        running = [ask(router, f"r{index}") for index in range(4)]
+        for alone in ("of weight 0", "drained"):
+            with pytest.raises(RequestError, match="no other group") as refusal:
+                router.drain("a")
+            assert refusal.value.status == 409, alone
+            router.drain("b")
+        router.undrain("b")
+        router.set_weights({"b": 1}, "admin")
+        assert router.drain("a").state == router.drain("a").state == "draining"
+        for index in range(10):
+            ask(router, f"s{index}").wait()
+        assert picks(router) == {"a": 4, "b": 10}
+        gate.set()
+        assert router.wait_drained("a", WAIT_S)
+        assert [receiver.wait().reason for receiver in running] == ["length"] * 4
+        assert router.groups["a"].state == "drained"
+
+
+def test_what_is_still_open_when_the_time_is_over_gets_an_error() -> None:
+    gate = threading.Event()
+    with fleet({"a": ScriptedRunner(gate=gate), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        receivers = [ask(router, f"r{index}") for index in range(3)]
+        router.set_weights({"b": 1}, "admin")
+        router.drain("a")
+        assert not router.wait_drained("a", 0)
+        assert router.expire("a", "the group was drained") == 3
+        assert {receiver.wait().message for receiver in receivers} == {"the group was drained"}
+        assert router.groups["a"].state == "drained"
+        gate.set()
+        assert ended(router, "a") == {"aborted": 3}
+
+
+def test_requests_of_a_replica_that_hangs_are_answered_by_others() -> None:
+    gate = threading.Event()
+    with fleet({"a": ScriptedRunner(gate=gate), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        receivers = [ask(router, f"r{index}") for index in range(5)]
+        router.set_weights({"b": 1}, "admin")
+        router.give_up(router.groups["a"].replicas[0], "no step for 60 s")
+        assert [receiver.wait().reason for receiver in receivers] == ["length"] * 5
+        assert ended(router, "b") == {"completed": 5}
+        gate.set()
+        # Whatever the replica still says is not passed on: a receiver fails on a message after the last.
+    assert router.open_requests == 0
+
+
+def test_least_loaded_prefers_the_idle_replica_and_round_robin_takes_turns() -> None:
+    gate = threading.Event()
+    for policy, expected in (("least_loaded", [1, 3]), ("round_robin", [2, 2])):
+        gate.clear()
+        with fleet({"a": [ScriptedRunner(gate=gate), ScriptedRunner()]}, policy=policy) as router:
+            stuck = ask(router, "stuck")
+            for index in range(3):
+                ask(router, f"r{index}") if policy == "round_robin" else ask(router, f"r{index}").wait()
+            assert [each.counters.picks for each in router.groups["a"].replicas] == expected
+            gate.set()
+            stuck.wait()
+
+
+def test_prefix_aware_sends_a_prompt_where_its_prefix_is_unless_that_replica_is_overloaded() -> None:
+    gate = threading.Event()
+    runners = [ScriptedRunner(gate=gate, kv_tokens=65536) for _ in range(2)]
+    with fleet({"a": runners}, policy="prefix_aware") as router:
+        for index in range(4):
+            ask(router, f"p{index}", "the first prefix " * 8 + str(index))
+            ask(router, f"q{index}", "quite another one " * 8 + str(index))
+        loads = [each.open_requests for each in router.groups["a"].replicas]
+        assert loads == [4, 4]
+        seen = [each.seen for each in router.groups["a"].replicas]
+        assert seen[0] is not seen[1]
+        for index in range(20):
+            ask(router, f"hot{index}", "the first prefix " * 8 + f"hot {index}")
+        more, less = sorted((each.open_requests for each in router.groups["a"].replicas), reverse=True)
+        assert more + less == 28
+        assert more <= 1.5 * less + 1
+        gate.set()
+
+
+def test_ids_in_use_are_refused() -> None:
+    gate = threading.Event()
+    with fleet({"a": ScriptedRunner(gate=gate)}) as router:
+        first = ask(router, "same")
+        with pytest.raises(RequestError, match="in use"):
+            ask(router, "same")
+        gate.set()
+        assert first.wait().reason == "length"
+
+
+def test_many_threads_with_failing_groups_and_changing_weights_lose_nothing() -> None:
+    random = Counter[int]()
+
+    def sometimes(row: BatchRow) -> str | None:
+        random[row.num_generated] += 1
+        return "hiccup" if random[row.num_generated] % 7 == 0 else None
+
+    breaker = BreakerSettings(failures=3, cool_down_s=0.0, longest_s=0.0)
+    with fleet({"a": ScriptedRunner(spoils=sometimes), "b": ScriptedRunner()}, breaker=breaker) as router:
+        ends: list[str] = []
+
+        def client(number: int) -> None:
+            ends.extend(ask(router, f"{number}-{index}", f"{number} {index}").wait().reason for index in range(20))
+
+        def operator() -> None:
+            for index in range(200):
+                router.set_weights({"a": index % 5 + 1, "b": index % 3}, "admin")
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+        threads.append(threading.Thread(target=operator))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert len(ends) == 160
+        assert set(ends) <= {"length", "error"}
+        assert ends.count("length") > 100
+        _assert_idle(router)
+
+
+def _assert_idle(router: Router) -> None:
+    assert router.open_requests == 0
+    for group in router.groups.values():
+        assert group.open_requests == 0
+        for replica in group.replicas:
+            assert sum(replica.counters.ended.values()) == replica.counters.picks
