@@ -1,14 +1,16 @@
 """The contract between sglk and a chip: four kinds of device work, a capability table and the chip's ops."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import torch
 
 from sglk.backends.collectives import ProcessGroup
+from sglk.backends.finding import Finding
 from sglk.backends.ops import OpRegistry
 from sglk.errors import BackendError
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 API_VERSION = 1
 """Version of this contract; a plugin states the one it was written for as `api_version`."""
@@ -32,6 +35,7 @@ class Capabilities:
     page_sizes: tuple[int, ...] = ()
     """Legal page sizes; empty = any."""
     graph_capture: bool = False
+    """Whether `capture_graph` works."""
     default_dtype: str = "fp32"
     """What `runtime.dtype=auto` means."""
     host_memory: bool = False
@@ -58,11 +62,23 @@ class DeviceInfo:
     details: dict[str, str] = field(default_factory=dict)
 
 
+class DeviceGraph(Protocol[T_co]):
+    """Device work that was recorded once and is launched as a whole."""
+
+    def replay(self) -> T_co:
+        """Do the recorded work again, on what its input tensors hold now; returns the same result objects each time."""
+
+
 class DeviceBackend(ABC):
     """One device of one chip family. Nothing above this class knows which chip it runs on.
 
-    What makes one takes the keywords `index` (which of the machine's devices of this kind; BackendError where there is
-    none), `num_threads`, `fallback` and those of `backend.options`.
+    What makes one takes keywords, all of which have defaults:
+
+    - `index`: which of the machine's devices of this kind; BackendError where there is none.
+    - `num_threads`: threads of a processor that computes; None = all.
+    - `fallback` and `deny`: to be handed to OpRegistry as they are.
+    - `chip`: the chip's description, a `sglk.config.schema.ChipConfig`; None = not told.
+    - those of `backend.options`; an unknown one is a ConfigError that names it.
     """
 
     name: str
@@ -70,6 +86,26 @@ class DeviceBackend(ABC):
     capabilities: Capabilities
     ops: OpRegistry
     device: torch.device
+    simulated: bool = False
+    """Whether the ops compute nothing: results have the right shape and dtype, their values mean nothing."""
+    requires: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Version ranges, as in `>=2.9,<3`, of `python`, `glibc`, `driver`, `sdk` and of distributions by name."""
+
+    @classmethod
+    def installed_versions(cls) -> Mapping[str, str]:
+        """Return the versions of `driver` and `sdk` that are here, as far as the chip's own libraries tell them.
+
+        Makes no device, and works where there is none. `sglk doctor` compares them with `requires`.
+        """
+        return {}
+
+    @classmethod
+    def diagnose(cls) -> Iterable[Finding]:
+        """Yield what only this plugin can check: its libraries, its card, its environment; see `sglk doctor`.
+
+        Makes no device, and works where nothing of the chip is installed: then it names everything that is missing.
+        """
+        return ()
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -106,6 +142,16 @@ class DeviceBackend(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all work handed to the device is done."""
+
+    def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
+        """Record the device work of `runnable` for `replay`, on the device's stream; comes with `graph_capture`.
+
+        `runnable` has run once on the same tensors, so that nothing is compiled or allocated for the first time. It
+        reads its inputs from tensors that stay where they are, and neither reads from the device nor synchronises.
+        What it computes on the host is not computed again. The memory of its result belongs to the graph.
+        Raises BackendError where the chip cannot.
+        """
+        raise BackendError(f"backend {self.name!r} captures no graphs; set runtime.disable_cuda_graph=true")
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         """Join the `size` ranks of one model, which meet in `store`, through the library that `collectives` names.

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,8 @@ from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
-from sglk.backends.ops import Fallback, OpRegistry
+from sglk.backends.ops import Denial, Fallback, OpRegistry
+from sglk.config.schema import ChipConfig
 from sglk.errors import CapacityError, ConfigError
 
 if TYPE_CHECKING:
@@ -38,12 +39,19 @@ class CpuBackend(DeviceBackend):
     device = torch.device("cpu")
 
     def __init__(
-        self, *, num_threads: int | None = None, fallback: Fallback = "warn", index: int = 0, **options: Any
+        self,
+        *,
+        num_threads: int | None = None,
+        fallback: Fallback = "warn",
+        deny: Sequence[Denial] = (),
+        index: int = 0,
+        chip: ChipConfig | None = None,
+        **options: Any,
     ) -> None:
         if options:
             raise ConfigError(f"backend.options: the cpu backend has no option {sorted(options)[0]!r}; it takes none")
         self.num_threads = num_threads or torch.get_num_threads()
-        self.ops = OpRegistry(fallback)
+        self.ops = OpRegistry(fallback, deny)
         register_cpu_ops(self.ops)
         register_cpu_quantised_ops(self.ops)
 

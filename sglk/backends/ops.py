@@ -1,7 +1,7 @@
 """The op seam: which implementation of an op runs for a shape class, from whom, and why."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -81,6 +81,20 @@ class Choice:
     """Whether the reference stands in for the chip's own implementation."""
 
 
+@dataclass(frozen=True)
+class Denial:
+    """An implementation that is not to be used on this chip, though its library has it, and why."""
+
+    op: str
+    provider: str | None
+    """None = nobody's: the reference runs."""
+    reason: str
+
+    def covers(self, offer: Implementation[Any, Any]) -> bool:
+        """Return whether `offer` is what must not be used."""
+        return self.op == offer.op and self.provider in (None, offer.provider)
+
+
 class BoundOp(Generic[P, R]):
     """A callable handle to the chosen implementation; layers keep it, the registry may point it elsewhere."""
 
@@ -110,10 +124,11 @@ class OpRegistry:
     class: at level info under `allow`, as a warning under `warn`; under `forbid` the selection is an error.
     """
 
-    def __init__(self, fallback: Fallback = "warn") -> None:
+    def __init__(self, fallback: Fallback = "warn", deny: Sequence[Denial] = ()) -> None:
         if fallback not in get_args(Fallback):
             raise ConfigError(f"backend.fallback={fallback!r}; choose one of {', '.join(get_args(Fallback))}")
         self.fallback = fallback
+        self.deny = tuple(deny)
         self._implementations: dict[str, list[Implementation[Any, Any]]] = {}
         self._bound: dict[tuple[str, tuple[tuple[str, Trait], ...]], BoundOp[Any, Any]] = {}
         self._quarantined: dict[tuple[str, str], str] = {}
@@ -144,6 +159,14 @@ class OpRegistry:
         """Return every choice made so far, in order of op and shape class."""
         return [self._bound[key].choice for key in sorted(self._bound, key=repr)]
 
+    def implementations(self, op: Op[P, R]) -> tuple[Implementation[P, R], ...]:
+        """Return what is offered for `op`, the preferred one first, whether or not it may be used."""
+        return tuple(self._implementations.get(op.name, ()))
+
+    def refusal(self, offer: Implementation[Any, Any], traits: Traits) -> str | None:
+        """Return why `offer` is not used for a shape class (denied, quarantined, an unmet demand), or None."""
+        return self._banned(offer) or offer.unmet(traits)
+
     def quarantine(self, op: Op[Any, Any], provider: str, reason: str) -> int:
         """Use the implementation of `provider` no longer; returns how many handles were switched to another."""
         self._quarantined[op.name, provider] = reason
@@ -159,7 +182,7 @@ class OpRegistry:
     ) -> tuple[Callable[P, R], Choice, Packing | None]:
         refusals: list[str] = []
         for offer in self._implementations.get(op.name, []):
-            refusal = self._quarantined.get((op.name, offer.provider)) or offer.unmet(dict(traits))
+            refusal = self.refusal(offer, dict(traits))
             if refusal is None:
                 reason = "; ".join(refusals) or "first choice of the backend"
                 choice = Choice(op.name, traits, offer.provider, reason, fallback=False)
@@ -168,6 +191,10 @@ class OpRegistry:
         reason = "; ".join(refusals) or "no implementation by the backend"
         self._report_fallback(op.name, traits, reason)
         return op.reference, Choice(op.name, traits, REFERENCE, reason, fallback=True), None
+
+    def _banned(self, offer: Implementation[Any, Any]) -> str | None:
+        denied = (f"denied, {denial.reason}" for denial in self.deny if denial.covers(offer))
+        return self._quarantined.get((offer.op, offer.provider)) or next(denied, None)
 
     def _report_fallback(self, op: str, traits: tuple[tuple[str, Trait], ...], reason: str) -> None:
         shape = ", ".join(f"{name}={value}" for name, value in traits) or "any shape"

@@ -1,7 +1,9 @@
 """What users type, `key=value` words, turned into Hydra overrides that are known to be meant."""
 
 import difflib
+import typing
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -141,7 +143,22 @@ def _setting(key: str, override: Override, raw: str, command: str) -> str:
     if known.type is str and override.value() is not None and not isinstance(override.value(), str):
         # Text that looks like a number or a truth value stays as it was typed: `1e5` is not `100000.0`.
         return quoted(key, raw) if not isinstance(override.value(), dict | list) else f"{key}={raw}"
-    return f"++{key}={raw}" if key not in keys(ROOTS[command]) else f"{key}={raw}"
+    if key not in keys(ROOTS[command]) and is_dataclass(known.type) and not isinstance(override.value(), dict):
+        fields = ", ".join(keys(typing.cast(type, known.type)))
+        raise ConfigError(f"{key}={raw} is not a mapping; it has the keys {fields}")
+    return _entry(key, raw, ROOTS[command])
+
+
+def _entry(key: str, raw: str, root: type) -> str:
+    """Return the override of a key that may be an entry of a mapping which no file has."""
+    known = keys(root)
+    if key in known:
+        return f"++{key}={raw}" if typing.get_origin(known[key].type) is dict else f"{key}={raw}"
+    node = next(path for path in known if key.startswith(f"{path}.") and typing.get_origin(known[path].type) is dict)
+    # OmegaConf makes no entry of a dataclass for a path into it, but does for a mapping.
+    for name in reversed(key.removeprefix(f"{node}.").split(".")):
+        raw = f"{{{name}:{raw}}}"
+    return f"++{node}={raw}"
 
 
 def _require_known(key: str, command: str) -> None:

@@ -80,6 +80,8 @@ def _origins(problem: str, sources: Mapping[str, str]) -> str:
 
 def _problems(config: ServeConfig) -> Iterator[str]:
     yield from _one_of("backend.fallback", config.backend.fallback, FALLBACKS)
+    if config.backend.quarantine and config.backend.fallback == "forbid":
+        yield "backend.quarantine=true runs the reference, which backend.fallback=forbid forbids; change one of them"
     yield from _one_of("engine.name", config.engine.name, ENGINES)
     if config.engine.name == "native" and config.engine.extra_args:
         names = _list(f"engine.extra_args.{name}" for name in config.engine.extra_args)

@@ -99,6 +99,16 @@ class ModelConfig:
 
 
 @dataclass
+class DenyConfig:
+    """An op's implementation that is not to be used on a chip."""
+
+    provider: Optional[str] = None
+    """Whose implementation; null = everybody's, so that the reference op runs."""
+    reason: str = MISSING
+    """Shown wherever the choice is."""
+
+
+@dataclass
 class BackendConfig:
     """The chip's software plugin."""
 
@@ -106,6 +116,10 @@ class BackendConfig:
     """Plugin name; `auto` = the one that the chip names, which it is replaced by after composition."""
     fallback: str = "warn"
     """What happens where the plugin has no op for a shape: `allow`, `warn` or `forbid` the reference op."""
+    deny: dict[str, DenyConfig] = field(default_factory=dict)
+    """Ops whose implementation is known to be wrong or slow, by name."""
+    quarantine: bool = False
+    """Run the reference op in place of an implementation that was caught returning NaN or infinity."""
     options: dict[str, Any] = field(default_factory=dict)
     """Free-form options handed to the plugin."""
 
@@ -165,6 +179,8 @@ class RuntimeConfig:
     enable_torch_compile: bool = False
     disable_cuda_graph: bool = False
     """Launch each kernel of a decode step on its own; of no effect on backends without graph capture."""
+    nan_guard: bool = True
+    """Catch NaN and infinity in every prompt chunk, and compute a step that has some again to name the op."""
     random_seed: int = 0
     """Seed of requests that bring none, and of dummy weights."""
 

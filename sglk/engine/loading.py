@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from sglk.backends.base import DeviceBackend
+from sglk.backends.deny import denials
 from sglk.config.schema import GroupConfig, ServeConfig, ServerConfig
 from sglk.engine.batch import Runner
 from sglk.engine.follower import Follower
@@ -39,6 +40,8 @@ def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer
     backend = factory(
         num_threads=config.runtime.num_threads,
         fallback=config.backend.fallback,
+        deny=denials(config.backend.deny),
+        chip=config.chip,
         index=_index(group.devices[ranks.rank]),
         **config.backend.options,
     )

@@ -7,7 +7,9 @@ import torch
 
 from sglk.backends import reference
 from sglk.backends.constraints import at_most, multiple_of, one_of
-from sglk.backends.ops import REFERENCE, Fallback, OpRegistry
+from sglk.backends.deny import denials
+from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry
+from sglk.config.schema import DenyConfig
 from sglk.errors import BackendError, ConfigError
 
 
@@ -86,3 +88,23 @@ def test_a_quarantine_switches_every_handle_that_layers_hold() -> None:
     assert bound(torch.ones(1)).item() == 2
     assert ops.choices() == [bound.choice]
     assert bound.choice.reason == "vendor: returned NaN"
+
+
+def test_a_denied_implementation_is_passed_over_with_the_reason() -> None:
+    ops = OpRegistry(deny=[Denial("silu_and_mul", "vendor", "wrong above 8192 tokens")])
+    ops.register(reference.silu_and_mul, "chip", double)
+    ops.register(reference.silu_and_mul, "vendor", negate)
+    choice = ops.select(reference.silu_and_mul, size=8, dtype="fp16").choice
+    assert (choice.provider, choice.reason) == ("chip", "vendor: denied, wrong above 8192 tokens")
+
+
+def test_a_denial_of_everybody_leaves_the_reference() -> None:
+    ops = OpRegistry(deny=denials({"silu_and_mul": DenyConfig(reason="slow")}))
+    ops.register(reference.silu_and_mul, "chip", double)
+    choice = ops.select(reference.silu_and_mul, size=8, dtype="fp16").choice
+    assert (choice.provider, choice.reason, choice.fallback) == (REFERENCE, "chip: denied, slow", True)
+
+
+def test_an_op_that_does_not_exist_cannot_be_denied() -> None:
+    with pytest.raises(ConfigError, match=r"^backend.deny names no op 'silu_and_mull'; did you mean 'silu_and_mul'\?$"):
+        denials({"silu_and_mull": DenyConfig(reason="slow")})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sglk.config.compose import compose
 from sglk.config.quoting import quoted, shell_form
+from sglk.config.schema import DenyConfig
 from sglk.errors import ConfigError
 
 
@@ -157,3 +158,29 @@ def test_text_that_looks_like_a_number_stays_as_typed() -> None:
     config = compose("serve", ["server.served_model_name=1e5", "server.api_key=1_000"]).config
     assert config.server.served_model_name == "1e5"
     assert config.server.api_key == "1_000"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["backend.deny={attention_decode: {provider: kunlun_ops, reason: wrong}}"],
+        ["backend.deny.attention_decode.provider=kunlun_ops", "backend.deny.attention_decode.reason=wrong"],
+    ],
+)
+def test_an_entry_of_a_mapping_can_be_typed_whole_or_key_by_key(words: list[str]) -> None:
+    deny = compose("serve", words).config.backend.deny
+    assert deny == {"attention_decode": DenyConfig(provider="kunlun_ops", reason="wrong")}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("backend.deny.rope=wrong", "backend.deny.rope=wrong is not a mapping; it has the keys provider, reason"),
+        ("backend.deny.rope.provider=a", "no value for backend.deny.rope.reason; write backend.deny.rope.reason=VALUE"),
+        ("backend.deny.rope.resn=a", "unknown key 'backend.deny.rope.resn'; see --help for all keys"),
+    ],
+)
+def test_an_unsound_entry_of_a_mapping_is_refused(word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose("serve", [word])
+    assert str(caught.value) == message

@@ -47,6 +47,7 @@ from sglk.errors import ConfigError
         (["server.port=65536"], "allowed: 0 (any free port) to 65535"),
         (["server.port=-1"], "is not a port"),
         (["backend.fallback=never"], "allowed: allow, warn, forbid"),
+        (["backend.fallback=forbid", "backend.quarantine=true"], "quarantine=true runs the reference, which"),
         (["engine.name=sglank"], "allowed: native"),
         (["engine.extra_args.foo=1"], "engine.extra_args.foo has no effect with engine=native"),
         (["server.api_key="], "server.api_key is empty; write the key, or null for none"),
