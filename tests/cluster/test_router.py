@@ -238,11 +238,11 @@ def test_many_threads_with_failing_groups_and_changing_weights_lose_nothing() ->
         ends: list[str] = []
 
         def client(number: int) -> None:
-            ends.extend(ask(router, f"{number}-{index}", f"{number} {index}").wait().reason for index in range(20))
+            ends.extend([ask(router, f"{number}-{index}", f"{number} {index}").wait().reason for index in range(20)])
 
         def operator() -> None:
             for index in range(200):
-                router.set_weights({"a": index % 5 + 1, "b": index % 3}, "admin")
+                router.set_weights({"a": index % 5, "b": index % 3 + 1}, "admin")
 
         threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
         threads.append(threading.Thread(target=operator))
