@@ -19,9 +19,9 @@ class Finding:
     """One line: what to do about it; empty where there is nothing to do."""
 
 
-def ok(check: str, why: str) -> Finding:
-    """Return a finding that needs no action."""
-    return Finding(check, "ok", why)
+def ok(check: str, why: str, todo: str = "") -> Finding:
+    """Return a finding that needs no action; `todo` is then what could be done."""
+    return Finding(check, "ok", why, todo)
 
 
 def warn(check: str, why: str, todo: str) -> Finding:

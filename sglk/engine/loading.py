@@ -34,22 +34,35 @@ def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
 
 def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer]:
     """Load backend and model for the device of one of `ranks`; raises any SglkError."""
+    backend, where = make_backend(config, ranks.rank), _place(config)
+    check_support(config.runtime, backend, where)
+    loaded = load_model(config.model, config.runtime, backend, where, ranks)
+    return ModelRunner(loaded.model, backend, config.runtime), loaded.tokenizer
+
+
+def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
+    """Return the device that one rank of `config` runs on; raises any SglkError."""
     group = config.groups[0]
-    name = config.chip.backend if config.backend.name == "auto" else config.backend.name
-    factory = load_backend(name)
-    backend = factory(
+    factory = load_backend(_backend_name(config))
+    backend: DeviceBackend = factory(
         num_threads=config.runtime.num_threads,
         fallback=config.backend.fallback,
         deny=denials(config.backend.deny),
         chip=config.chip,
-        index=_index(group.devices[ranks.rank]),
+        index=_index(group.devices[rank]),
         **config.backend.options,
     )
-    where = f"backend {name!r} of chip {config.chip.name!r}, device group {group.name!r}"
     _check_devices(group, config.runtime.tp_size, backend)
-    check_support(config.runtime, backend, where)
-    loaded = load_model(config.model, config.runtime, backend, where, ranks)
-    return ModelRunner(loaded.model, backend, config.runtime), loaded.tokenizer
+    return backend
+
+
+def _backend_name(config: ServeConfig) -> str:
+    return config.chip.backend if config.backend.name == "auto" else config.backend.name
+
+
+def _place(config: ServeConfig) -> str:
+    """Where a model runs, for messages."""
+    return f"backend {_backend_name(config)!r} of chip {config.chip.name!r}, device group {config.groups[0].name!r}"
 
 
 def _index(device: str) -> int:
