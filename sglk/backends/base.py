@@ -11,6 +11,7 @@ import torch
 
 from sglk.backends.collectives import ProcessGroup
 from sglk.backends.finding import Finding
+from sglk.backends.memory import MemoryInfo as MemoryInfo
 from sglk.backends.ops import OpRegistry
 from sglk.errors import BackendError
 
@@ -42,14 +43,6 @@ class Capabilities:
     """Whether the device works in the machine's main memory, which it shares with everything else."""
     collectives: str | None = None
     """Library that adds tensors over several devices (`gloo`, `nccl`, ...); None = no tensor parallelism."""
-
-
-@dataclass(frozen=True)
-class MemoryInfo:
-    """Device memory in bytes."""
-
-    total: int
-    free: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import resource
 import sys
 from pathlib import Path
 
-from sglk.backends.base import MemoryInfo
+from sglk.backends.memory import MemoryInfo
 
 _CGROUPS = (
     ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
