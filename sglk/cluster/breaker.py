@@ -94,6 +94,12 @@ class Breaker:
         self._probing = False
         self._cool_down_s = self._settings.cool_down_s
 
+    def probe_next(self) -> None:
+        """Let the next request pass as a probe, as after a restart."""
+        self._failures = 0
+        self._probing = False
+        self._open_until_s = self._clock()
+
     def _open(self) -> None:
         self.opened += 1
         self._probing = False

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from sglk.cluster.group import Replica
+from sglk.cluster.recent import End
 from sglk.engine.messages import Finish, GenerateRequest, Output
 
 
@@ -15,17 +16,39 @@ class Flight:
 
     request: GenerateRequest
     on_output: Callable[[Output], None]
+    received_s: float
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while an output is passed on, so that nothing follows the last one."""
     attempt: Optional["Attempt"] = None
     """The one whose outputs count; None before the first and after the last."""
-    started: bool = False
-    """Whether the client has got a token; then no other replica may answer."""
+    first_s: float | None = None
+    last_s: float = 0.0
+    tokens: int = 0
     moved: bool = False
     """Whether it has been sent to another group already."""
     aborted: bool = False
     avoid: set[Replica] = field(default_factory=set)
     """Replicas that are not to be tried again."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the client has got a token; then no other replica may answer."""
+        return self.first_s is not None
+
+    def note(self, output: Output, now_s: float) -> None:
+        """Keep the times of an output."""
+        if output.token_ids:
+            self.first_s = now_s if self.first_s is None else self.first_s
+            self.last_s = now_s
+            self.tokens = output.completion_tokens
+
+    def end(self, now_s: float, *, failed: bool) -> End:
+        """Return how it ended, with the latencies that the client saw."""
+        first, last = self.first_s, self.last_s
+        if failed or first is None:
+            return End(now_s, failed)
+        tpot_s = (last - first) / (self.tokens - 1) if self.tokens > 1 else None
+        return End(now_s, failed, first - self.received_s, tpot_s, last - self.received_s)
 
     def failure(self, message: str) -> Output:
         """Return the last message of a request that comes to nothing."""

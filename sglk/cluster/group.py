@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from sglk.cluster.breaker import Breaker
 from sglk.cluster.prefixes import SeenPrefixes
+from sglk.cluster.recent import Recent
 from sglk.engine.messages import EngineStats, GenerateRequest, Output
 
 GroupState = Literal["serving", "draining", "drained"]
@@ -82,13 +83,17 @@ class Replica:
 class DeviceGroup:
     """Replicas that share one share of the traffic."""
 
-    def __init__(self, name: str, replicas: Sequence[Replica], *, standby: bool = False) -> None:
+    def __init__(
+        self, name: str, replicas: Sequence[Replica], *, standby: bool = False, recent: Recent | None = None
+    ) -> None:
         assert replicas
         self.name = name
         self.replicas = list(replicas)
         self.standby = standby
         """Takes traffic only when no other group can."""
         self.state: GroupState = "serving"
+        self.recent = recent or Recent()
+        """Its latest requests."""
 
     @property
     def open_requests(self) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 
 from sglk.cluster.balance import BALANCES
 from sglk.cluster.flight import Attempt, Flight
-from sglk.cluster.group import DeviceGroup, Outcome, Replica
+from sglk.cluster.group import DeviceGroup, Outcome, Replica, ReplicaEngine
 from sglk.cluster.smooth import SmoothWeighted
 from sglk.cluster.sticky import home_of
 from sglk.cluster.weights import WeightHistory, Weights
@@ -45,11 +45,12 @@ class Router:
         shares: Mapping[str, float],
         *,
         policy: str = "least_loaded",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Route over `groups` by the weights `shares`, which name all of them."""
         self.groups = {group.name: group for group in groups}
-        self.history = WeightHistory(shares, clock)
+        self.history = WeightHistory(shares)
+        self._monotonic = clock
         self._balance = BALANCES[policy]
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -61,6 +62,11 @@ class Router:
     def weights(self) -> Weights:
         """The weights in force."""
         return self.history.current
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """The replicas of all groups."""
+        return [replica for group in self.groups.values() for replica in group.replicas]
 
     @property
     def open_requests(self) -> int:
@@ -130,7 +136,7 @@ class Router:
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
         """Send `request` to a replica; raises RequestError when it is refused or nobody can take it (503)."""
-        flight = Flight(request, on_output)
+        flight = Flight(request, on_output, self._monotonic())
         with self._lock:
             if request.request_id in self._flights:
                 raise RequestError(f"request id {request.request_id!r} is in use; choose another one", param="rid")
@@ -164,6 +170,15 @@ class Router:
             with flight.lock:
                 if flight.attempt is not None and flight.attempt.replica is replica:
                     self._fail(flight.attempt, f"replica {replica.name}: {error}")
+
+    def bring_back(self, replica: Replica, engine: ReplicaEngine) -> None:
+        """Let a replica that was given up serve again with a new engine; its first request is a probe."""
+        with self._lock:
+            replica.engine = engine
+            replica.counters.restarts += 1
+            replica.breaker.probe_next()
+            replica.state = "serving"
+        logger.warning("replica %s is back, and takes a probe", replica.name)
 
     # Below: one request's way.
 
@@ -218,7 +233,7 @@ class Router:
         with flight.lock:
             if flight.attempt is not attempt:
                 return  # a late message of a replica that was given up
-            flight.started = flight.started or bool(output.token_ids)
+            flight.note(output, self._monotonic())
             finish = output.finish
             if finish is None:
                 flight.on_output(output)
@@ -229,7 +244,10 @@ class Router:
 
     def _end(self, attempt: Attempt, output: Output) -> None:
         assert output.finish is not None
-        self._settle(attempt, _OUTCOMES[output.finish.reason])
+        outcome = _OUTCOMES[output.finish.reason]
+        self._settle(attempt, outcome)
+        if outcome == "completed":
+            self._group_of(attempt.replica).recent.add(attempt.flight.end(self._monotonic(), failed=False))
         self._forget(attempt.flight)
         attempt.flight.on_output(output)
 
@@ -237,6 +255,7 @@ class Router:
         """The replica failed the request: on to another group, if that can go unnoticed."""
         flight = attempt.flight
         self._settle(attempt, "failed", error)
+        self._group_of(attempt.replica).recent.add(flight.end(self._monotonic(), failed=True))
         if not flight.started and not flight.moved and not flight.aborted:
             flight.moved = True
             flight.avoid.update(self._group_of(attempt.replica).replicas)

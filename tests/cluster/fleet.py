@@ -6,6 +6,7 @@ from typing import Any
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
 from sglk.cluster.group import DeviceGroup, Replica
+from sglk.cluster.recent import Recent
 from sglk.cluster.router import Router
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
@@ -49,8 +50,8 @@ def fleet(
             Replica(f"{name}/{index}", engine_of(runner), Breaker(breaker or BreakerSettings(), clock))
             for index, runner in enumerate(several)
         ]
-        groups.append(DeviceGroup(name, replicas, standby=name in standby))
-    router = Router(groups, shares or dict.fromkeys(runners, 1.0), **settings)
+        groups.append(DeviceGroup(name, replicas, standby=name in standby, recent=Recent(clock)))
+    router = Router(groups, shares or dict.fromkeys(runners, 1.0), clock=clock, **settings)
     try:
         yield router
     finally:

@@ -1,0 +1,124 @@
+"""A canary ramp: traffic moves to a group step by step, and back at once when the limits break."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sglk.cluster.router import Router
+from sglk.cluster.slo import Limit, broken
+from sglk.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+RampState = Literal["moving", "done", "rolled_back", "stopped"]
+
+MIN_REQUESTS = 20
+"""Requests in the window before the group is judged by its latencies and errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class RampPlan:
+    """Where a ramp goes, and how fast."""
+
+    group: str
+    to: float
+    """Share of the traffic at the end, per cent."""
+    step: float
+    """Added at each step, per cent of the traffic."""
+    every_s: float
+    """Time between two steps, and the window over which the limits are judged."""
+    limits: tuple[Limit, ...] = ()
+    min_requests: int = MIN_REQUESTS
+
+    def check(self) -> None:
+        """Raise RequestError for what is no plan."""
+        for name, value, least, most in (
+            ("to", self.to, 0.0, 100.0),
+            ("step", self.step, 0.0, 100.0),
+            ("every_s", self.every_s, 0.0, math.inf),
+        ):
+            if not (least < value <= most and math.isfinite(value)) and not (name == "to" and value == 0):
+                bounds = f"above {least:g}" + (f" and at most {most:g}" if math.isfinite(most) else "")
+                raise RequestError(f"`{name}` is {value:g}, it must be {bounds}", param=name, code="invalid_value")
+
+
+class Ramp:
+    """One ramp on its way. `tick` is called from time to time by one thread."""
+
+    def __init__(self, router: Router, plan: RampPlan, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the first step; raises RequestError when the plan cannot be followed."""
+        plan.check()
+        self.plan = plan
+        self.state: RampState = "moving"
+        self.reason = ""
+        """Why it ended."""
+        self._router = router
+        self._clock = clock
+        self._group = router.group(plan.group)
+        if len(router.groups) < 2:
+            raise RequestError(
+                "there is one device group only; a ramp needs another one to take from", code="one_group"
+            )
+        self._base = router.weights.number
+        self._origin = dict(router.weights.shares)
+        self.share = 100 * self._origin[plan.group] / sum(self._origin.values())
+        """Share of the traffic now, per cent."""
+        self._last: int | None = None
+        self._began_s = 0.0
+        self._step()
+
+    def tick(self) -> None:
+        """Judge the group, and take the next step when it is time."""
+        if self.state != "moving":
+            return
+        if self._router.weights.number != self._last:
+            self._end("stopped", f"the weights were changed by {self._router.weights.source}")
+            return
+        window_s = min(self.plan.every_s, self._clock() - self._began_s)
+        trouble = self._trouble(window_s)
+        if trouble is not None:
+            self._router.rollback(f"ramp of {self.plan.group}: {trouble}", source="ramp")
+            self._end("rolled_back", trouble)
+        elif self._clock() - self._began_s >= self.plan.every_s:
+            self._step() if self._has_further else self._end("done", f"{self.share:g} % reached and held")
+
+    def stop(self, reason: str) -> None:
+        """Leave the weights where they are."""
+        if self.state == "moving":
+            self._end("stopped", reason)
+
+    @property
+    def _has_further(self) -> bool:
+        return not math.isclose(self.share, self.plan.to, abs_tol=1e-9)
+
+    def _trouble(self, window_s: float) -> str | None:
+        if self._group.trouble is not None and self.share > 0:
+            return f"the group takes no requests: {self._group.trouble}"
+        figures = self._group.recent.figures(window_s)
+        return broken(self.plan.limits, figures) if figures["requests"] >= self.plan.min_requests else None
+
+    def _step(self) -> None:
+        left = self.plan.to - self.share
+        self.share = self.plan.to if abs(left) <= self.plan.step else self.share + math.copysign(self.plan.step, left)
+        shares = shares_with(self._origin, self.plan.group, self.share)
+        reason = f"ramp of {self.plan.group} to {self.plan.to:g} %, now {self.share:g} %"
+        self._last = self._router.set_weights(shares, "ramp", reason, step_of=self._base).number
+        self._began_s = self._clock()
+
+    def _end(self, state: RampState, reason: str) -> None:
+        self.state, self.reason = state, reason
+        logger.warning("ramp of group %s: %s (%s)", self.plan.group, state.replace("_", " "), reason)
+
+
+def shares_with(shares: Mapping[str, float], name: str, percent: float) -> dict[str, float]:
+    """Return weights that sum to 100, `percent` of them for `name`, the others in their old ratio (equal if all 0)."""
+    others = {other: share for other, share in shares.items() if other != name}
+    total = sum(others.values())
+    if not total:
+        others, total = dict.fromkeys(others, 1.0), float(len(others))
+    # Rounded: 100 - 33.4 is meant to be 66.6, and the cycle of the picks is as long as the figures are.
+    rest = {other: round((100 - percent) * share / total, 9) for other, share in others.items()}
+    return {**rest, name: round(percent, 9)}
