@@ -41,6 +41,8 @@ class Capabilities:
     """What `runtime.dtype=auto` means."""
     host_memory: bool = False
     """Whether the device works in the machine's main memory, which it shares with everything else."""
+    head_major_pages: bool = False
+    """Whether the KV pool holds pages [N, K, P, D], each head's P tokens side by side, instead of slots [S, K, D]."""
     collectives: str | None = None
     """Library that adds tensors over several devices (`gloo`, `nccl`, ...); None = no tensor parallelism."""
 
@@ -81,6 +83,8 @@ class DeviceBackend(ABC):
     device: torch.device
     simulated: bool = False
     """Whether the ops compute nothing: results have the right shape and dtype, their values mean nothing."""
+    verified_on: ClassVar[str | None] = None
+    """Hardware that it has been run on, in words; None = not verified on hardware, which users are told."""
     requires: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Version ranges, as in `>=2.9,<3`, of `python`, `glibc`, `driver`, `sdk` and of distributions by name."""
 

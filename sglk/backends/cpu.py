@@ -37,6 +37,7 @@ class CpuBackend(DeviceBackend):
         collectives="gloo",
     )
     device = torch.device("cpu")
+    verified_on = "x86-64 processors"
 
     def __init__(
         self,

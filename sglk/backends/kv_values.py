@@ -1,6 +1,7 @@
-"""Keys and values in a pool of another dtype than the model computes in.
+"""Keys and values in the pool, which may be of another dtype than the model computes in.
 
-Letters: N tokens, K key/value heads, D head width, S slots of the pool.
+Letters: N tokens, K key/value heads, D head width, S slots of the pool. A pool is [S, K, D], or in head-major pages
+[M, K, P, D], where slot s is token s % P of page s // P.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import torch
 from sglk.backends.quantise import INT8_MAX
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+HEAD_MAJOR_AXES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,11 @@ def write_kv(
     if pool_SKD.dtype in FLOAT8:
         # Few torch builds can index 8-bit floats; as bytes all can.
         pool_SKD, stored_NKD = pool_SKD.view(torch.uint8), stored_NKD.view(torch.uint8)
-    pool_SKD.index_copy_(0, slots_N, stored_NKD)
+    if pool_SKD.ndim == HEAD_MAJOR_AXES:
+        pages_N, offsets_N = _places(pool_SKD, slots_N)
+        pool_SKD[pages_N, :, offsets_N] = stored_NKD
+    else:
+        pool_SKD.index_copy_(0, slots_N, stored_NKD)
 
 
 def read_kv(
@@ -47,7 +54,12 @@ def read_kv(
 ) -> torch.Tensor:
     """Return x_NKD of the slots in `dtype`."""
     bytes_of = pool_SKD.view(torch.uint8) if pool_SKD.dtype in FLOAT8 else pool_SKD
-    x_NKD = bytes_of.index_select(0, slots_N).view(pool_SKD.dtype).to(dtype)
+    if pool_SKD.ndim == HEAD_MAJOR_AXES:
+        pages_N, offsets_N = _places(pool_SKD, slots_N)
+        stored_NKD = bytes_of[pages_N, :, offsets_N]
+    else:
+        stored_NKD = bytes_of.index_select(0, slots_N)
+    x_NKD = stored_NKD.view(pool_SKD.dtype).to(dtype)
     if scales_SK is None:
         return x_NKD
     return x_NKD.mul_(scales_SK.index_select(0, slots_N).unsqueeze(-1))
@@ -65,3 +77,9 @@ def read_both(
         read_kv(k_pool_SKD, slots_N, scales.keys_SK if scales else None, dtype),
         read_kv(v_pool_SKD, slots_N, scales.values_SK if scales else None, dtype),
     )
+
+
+def _places(pool_MKPD: torch.Tensor, slots_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return page and token of each slot."""
+    page_size = pool_MKPD.shape[2]
+    return slots_N // page_size, slots_N % page_size

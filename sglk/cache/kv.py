@@ -35,7 +35,8 @@ class KVPool:
     """Keys and values of `num_pages` pages of `page_size` tokens, one pair of tensors per layer, int8 ones with scales.
 
     Letters: S = num_pages * page_size slots, K key/value heads, D head width. Pages lie one after another, so token
-    `offset` of a page is in slot `page * page_size + offset`. The memory is not cleared: a slot that nobody wrote may
+    `offset` of a page is in slot `page * page_size + offset`. Tensors are [S, K, D], or where the backend wants
+    head-major pages [num_pages, K, page_size, D]. The memory is not cleared: a slot that nobody wrote may
     hold anything, NaN included, and attention ops must not read past a row's end.
     """
 
@@ -44,9 +45,11 @@ class KVPool:
         self.num_pages = num_pages
         self.page_size = page_size
         self._backend = backend
-        shape_SKD = (num_pages * page_size, layout.num_kv_heads, layout.head_dim)
-        self.keys = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
-        self.values = [backend.allocate(shape_SKD, layout.dtype) for _ in range(layout.num_layers)]
+        shape: tuple[int, ...] = (num_pages * page_size, layout.num_kv_heads, layout.head_dim)
+        if backend.capabilities.head_major_pages:
+            shape = (num_pages, layout.num_kv_heads, page_size, layout.head_dim)
+        self.keys = [backend.allocate(shape, layout.dtype) for _ in range(layout.num_layers)]
+        self.values = [backend.allocate(shape, layout.dtype) for _ in range(layout.num_layers)]
         self.scales = [self._allocate_scales() for _ in range(layout.num_layers)]
 
     @property

@@ -66,3 +66,17 @@ def test_nan_is_not_hidden_by_int8() -> None:
     read = read_kv(pool, SLOTS[:1], scales, torch.float32)[0]
     assert read[0].isfinite().all()
     assert read[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [*HALF_STEPS, "int8"])
+def test_head_major_pages_keep_the_same_in_other_places(dtype: str) -> None:
+    pages, heads, page_size, width = 3, 2, 3, 16
+    slots, head_major = torch.zeros(9, heads, width), torch.zeros(pages, heads, page_size, width)
+    slots, head_major = slots.to(torch_dtype(dtype)), head_major.to(torch_dtype(dtype))
+    scales = [torch.zeros(9, heads) if dtype == "int8" else None for _ in range(2)]
+    x = randn(3, heads, width)
+    write_kv(x.clone(), slots, SLOTS, scales[0])
+    write_kv(x.clone(), head_major, SLOTS, scales[1])
+    assert torch.equal(head_major.float().transpose(1, 2).reshape(9, heads, width), slots.float())
+    read = [read_kv(pool, SLOTS, scale, torch.float32) for pool, scale in zip((slots, head_major), scales, strict=True)]
+    assert torch.equal(*read)

@@ -1,5 +1,7 @@
 """What a token takes in the KV pool, and what the pool holds."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,3 +31,12 @@ def test_the_pool_holds_what_its_layout_says_and_gives_all_of_it_back(dtype: str
     assert sum(tensor.nbytes for tensor in tensors) == pool.num_bytes
     pool.free()
     assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == 0
+
+
+def test_a_backend_that_wants_head_major_pages_gets_them() -> None:
+    backend = CpuBackend(num_threads=1)
+    backend.capabilities = replace(backend.capabilities, head_major_pages=True)
+    pool = KVPool(backend, KVLayout(1, 2, 8, torch.int8), num_pages=5, page_size=4)
+    assert pool.keys[0].shape == pool.values[0].shape == (5, 2, 4, 8)
+    assert pool.scales[0] is not None
+    assert pool.scales[0].keys_SK.shape == (20, 2)
