@@ -17,7 +17,7 @@ from sglk.config.profiles import READS_PROFILES, profile_stem
 from sglk.config.quoting import quoted, shell_form, unquoted
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.errors import ConfigError, nearest
-from sglk.plugins import backend_names
+from sglk.plugins import backend_names, unknown_backend
 
 _LISTING = {"chip": "`sglk chips` lists all", "model": "`sglk models` lists all"}
 
@@ -110,7 +110,10 @@ def _choice(group: str, value: object, raw: str, command: str, search: SearchPat
         return found
     if group == "backend" and option in backend_names():
         return ["backend=auto", quoted("backend.name", option)]
-    raise ConfigError(f"{group}={option} is unknown{_options_text(group, option, search)}")
+    if group == "backend":
+        raise ConfigError(f"{group}={option} is unknown: {unknown_backend(option, search.options(group))}")
+    problems = "".join(f"; {line}" for line in search.warnings())
+    raise ConfigError(f"{group}={option} is unknown{_options_text(group, option, search)}{problems}")
 
 
 def _options_text(group: str, option: str, search: SearchPath) -> str:

@@ -30,11 +30,12 @@ from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
-from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
+from sglk.config.schema import BenchConfig, OpsConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, read_layers, runtime_sources
 from sglk.config.values import explain, require_values
 from sglk.errors import ConfigError
+from sglk.plugins import plugin_warnings
 from sglk.resources import conf_dir
 
 RootT = TypeVar("RootT", bound=ServeConfig)
@@ -58,7 +59,7 @@ class Composed(Generic[RootT]):
     profile_path: Path | None
     """The tuned profile in use."""
     warnings: list[str] = field(default_factory=list)
-    """One line for each reason to doubt that profile."""
+    """One line for each plugin that is not what it should be, and for each reason to doubt that profile."""
 
 
 @overload
@@ -73,6 +74,10 @@ def compose(
 def compose(
     command: Literal["tune"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
 ) -> Composed[TuneConfig]: ...
+@overload
+def compose(
+    command: Literal["ops"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
+) -> Composed[OpsConfig]: ...
 @overload
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]: ...
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]:
@@ -108,7 +113,8 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)
     if profile is None:
         choices[PROFILES] = "none"
-    warnings = doubts(profile, config, date.today()) if profile else []
+    warnings = [*plugin_warnings(), *search.warnings()]
+    warnings += doubts(profile, config, date.today()) if profile else []
     return Composed(command, config, sources, choices, typed, profile, warnings)
 
 

@@ -1,17 +1,14 @@
 """Where configuration files are looked for, strongest folder first."""
 
-import importlib.util
 import re
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from sglk.config.home import expanded
 from sglk.errors import ConfigError
+from sglk.plugins import allow_list
+from sglk.plugins.conf_folders import ConfFolder, bringers, clash_text, conf_folders
 from sglk.resources import conf_dir, profiles_dir
-
-CONF_PLUGINS = "sglk.conf"
-"""Entry point group of distributions that carry a `conf/` folder: `name = package`."""
 
 PROFILES = "profiles"
 
@@ -24,13 +21,30 @@ class SearchPath:
     """Hold `<group>/<option>.yaml`: the caller's `--config-dir`, sglk's own, those of plugins."""
     profiles: tuple[Path, ...]
     """Hold `<chip>/<model>.yaml`: `./profiles` of the caller, then the shipped ones."""
+    plugins: tuple[ConfFolder, ...] = ()
+    """What plugins bring, those included that bring nothing after all."""
 
     def find(self, config_path: str) -> Path | None:
-        """Return the file that `group/option` or the name of a command means, or None."""
+        """Return the file that `group/option` or the name of a command means, or None.
+
+        Raises ConfigError when it is a file of plugins, and several of them bring it.
+        """
         candidates = [root / f"{config_path}.yaml" for root in self.roots]
         if config_path.startswith(f"{PROFILES}/"):
             candidates += [folder.parent / f"{config_path}.yaml" for folder in self.profiles]
-        return next((file for file in candidates if file.is_file()), None)
+        found = next((file for file in candidates if file.is_file()), None)
+        claimants = bringers(f"{config_path}.yaml", self.plugins)
+        if len(claimants) > 1 and found is not None and claimants[0].path in found.parents:
+            raise ConfigError(clash_text(f"{config_path}.yaml", claimants))
+        return found
+
+    def warnings(self) -> list[str]:
+        """Return one line for each plugin whose configuration is not what it promises."""
+        return [
+            f"plugin {folder.plugin.name!r} ({folder.plugin.origin}) brings no configuration: {folder.refusal}"
+            for folder in self.plugins
+            if folder.refusal is not None and allow_list.is_allowed(folder.plugin)
+        ]
 
     def options(self, group: str) -> list[str]:
         """Return the options of one group; those of `profiles` read `chip/model`."""
@@ -53,7 +67,8 @@ def search_path(config_dir: str | Path | None = None) -> SearchPath:
     plugins come last and can only add. Nothing but `profiles/` is read from the current directory.
     """
     own = conf_dir()
-    roots = [*_plugin_folders()]
+    plugins = tuple(conf_folders())
+    roots = [*dict.fromkeys(folder.path for folder in plugins if folder.path is not None)]
     if config_dir is None:
         roots = [own, *roots]
     else:
@@ -62,7 +77,7 @@ def search_path(config_dir: str | Path | None = None) -> SearchPath:
             raise ConfigError(f"--config-dir {str(config_dir)!r} is not a folder; name one that holds <group>/*.yaml")
         roots = [folder, own, *roots]
     profiles = dict.fromkeys(folder for folder in (*_own_profiles(), profiles_dir()) if folder.is_dir())
-    return SearchPath(tuple(roots), tuple(profiles))
+    return SearchPath(tuple(roots), tuple(profiles), plugins)
 
 
 def _own_profiles() -> list[Path]:
@@ -90,19 +105,3 @@ def unreadable(error: OSError | ValueError, search: SearchPath) -> ConfigError:
 def _has_bad_header(file: Path) -> bool:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(len(line.lstrip("# ").split()) != 2 for line in lines if line.replace(" ", "").startswith("#@"))
-
-
-def _plugin_folders() -> list[Path]:
-    folders = []
-    for entry in sorted(entry_points(group=CONF_PLUGINS), key=lambda entry: entry.name):
-        spec = importlib.util.find_spec(entry.module)
-        locations = (spec.submodule_search_locations or []) if spec else []
-        found = [Path(location) / "conf" for location in locations if (Path(location) / "conf").is_dir()]
-        if not found:
-            owner = entry.dist.name if entry.dist else "?"
-            raise ConfigError(
-                f"plugin {entry.name!r} of distribution {owner!r} promises a `conf` folder in package"
-                f" {entry.module!r}, which has none; reinstall or uninstall {owner!r}"
-            )
-        folders += found
-    return folders

@@ -21,7 +21,7 @@ from sglk.errors import BackendError
 from sglk.models.loader import load_model
 from sglk.models.tokenizer import Tokenizer
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
-from sglk.plugins import load_backend
+from sglk.plugins import create_backend
 
 
 def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
@@ -37,14 +37,15 @@ def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer
     backend, where = make_backend(config, ranks.rank), _place(config)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
-    return ModelRunner(loaded.model, backend, config.runtime), loaded.tokenizer
+    runner = ModelRunner(loaded.model, backend, config.runtime, quarantine=config.backend.quarantine)
+    return runner, loaded.tokenizer
 
 
 def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
     """Return the device that one rank of `config` runs on; raises any SglkError."""
     group = config.groups[0]
-    factory = load_backend(_backend_name(config))
-    backend: DeviceBackend = factory(
+    backend: DeviceBackend = create_backend(
+        _backend_name(config),
         num_threads=config.runtime.num_threads,
         fallback=config.backend.fallback,
         deny=denials(config.backend.deny),

@@ -129,7 +129,7 @@ def test_other_words_are_refused_with_a_way_out(words: list[str], part: str) -> 
     [
         ("chip=kunlum", ("did you mean 'kunlun'?", "`sglk chips` lists all")),
         ("model=smolm2", ("did you mean 'smollm2'?", "`sglk models` lists all")),
-        ("backend=cuad", ("options: auto, cpu",)),
+        ("backend=cuad", ("did you mean 'cuda'?", "cpu (built-in)", "another environment")),
         ("runtime=defualt", ("did you mean 'default'?",)),
         ("profiles=cpu/no-such-model", ("searched", "none")),
     ],

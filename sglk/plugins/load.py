@@ -1,0 +1,92 @@
+"""From a backend's name to the class that drives it, and to the backend that the class makes."""
+
+import importlib
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglk.errors import BackendError, SglkError
+from sglk.plugins.causes import cause, hiding_place
+from sglk.plugins.claims import BackendFactory, find_backend, registered_factory
+from sglk.plugins.contract import misfit, unfit
+from sglk.plugins.plugin import BUILT_IN, CODE, Plugin
+
+log = logging.getLogger("sglk.plugins")
+
+_loading = threading.local()
+
+
+def load_backend(name: str) -> BackendFactory:
+    """Import the backend called `name` and return its factory.
+
+    Raises BackendError, with the distribution and the root cause, when it is unknown or refused, fails to import, is
+    not there or was written for another version of the contract.
+    """
+    return _load(find_backend(name))
+
+
+def create_backend(name: str, **keywords: Any) -> Any:
+    """Load the backend called `name` and return the DeviceBackend that it makes from `keywords`.
+
+    Raises what `load_backend` raises, any SglkError of the plugin's own, and BackendError for everything else that goes
+    wrong in it.
+    """
+    plugin = find_backend(name)
+    factory = _load(plugin)
+    try:
+        made = factory(**keywords)
+    except SglkError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BackendError(f"backend {name!r} ({plugin.origin}) failed to start: {cause(error, plugin)}") from error
+    if (why := unfit(made, own=plugin.source == BUILT_IN)) is not None:
+        raise BackendError(f"backend {name!r} ({plugin.origin}) is refused: {why}")
+    return made
+
+
+def imported(plugin: Plugin) -> BackendFactory:
+    """Import what `plugin` names; may raise whatever a vendor's module raises, SystemExit too."""
+    if plugin.source == CODE:
+        return registered_factory(plugin.name)
+    with _not_within_itself(plugin):
+        found: Any = importlib.import_module(plugin.module)
+    for name in plugin.attribute.split("."):
+        found = getattr(found, name)
+    factory: BackendFactory = found
+    return factory
+
+
+def _load(plugin: Plugin) -> BackendFactory:
+    where = f"backend {plugin.name!r} ({plugin.origin})"
+    if plugin.distribution is not None:
+        # The last words of a process that the plugin's libraries kill.
+        log.info("loading %s from %s", where, plugin.value)
+    try:
+        factory = imported(plugin)
+    # A vendor's module may raise anything while it loads its libraries, and SystemExit too: name it, do not die of it.
+    except (Exception, SystemExit) as error:
+        raise BackendError(f"{where} failed to load from {plugin.value!r}: {cause(error, plugin)}") from error
+    if (why := misfit(factory, own=plugin.source == BUILT_IN)) is not None:
+        raise BackendError(f"{where}: {plugin.value!r} is refused: {why}")
+    if plugin.source != CODE and (hider := hiding_place(plugin)) is not None:
+        log.warning("%s is imported from %s, not from where it is installed", where, hider)
+    log.info("Backend %s loaded successfully", plugin.name)
+    return factory
+
+
+@contextmanager
+def _not_within_itself(plugin: Plugin) -> Iterator[None]:
+    """Refuse to import a module that, while this thread imports it, asks for its own backend."""
+    stack: list[Plugin] = _loading.__dict__.setdefault("stack", [])
+    if plugin in stack:
+        raise BackendError(
+            f"module {plugin.module!r} asks for backend {plugin.name!r}, its own, while it is being imported;"
+            " let it ask from inside a function"
+        )
+    stack.append(plugin)
+    try:
+        yield
+    finally:
+        stack.pop()

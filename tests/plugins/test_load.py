@@ -1,0 +1,195 @@
+"""A backend is loaded by its name; one that cannot be is refused with its origin and the root cause."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from sglk import plugins
+from sglk.config.compose import compose
+from sglk.errors import BackendError
+from tests.plugins.distributions import BACKEND, install_backend, write_metadata
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(BackendError) as caught:
+        plugins.load_backend(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_plugin_is_loaded_by_its_entry_point(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    install_backend(site, "toy")
+    with caplog.at_level(logging.INFO, "sglk.plugins"):
+        assert plugins.load_backend("toy").__module__ == "dummy_toy"
+    origin = f"dummy-toy 1.2 at {site}"
+    assert caplog.messages == [
+        f"loading backend 'toy' ({origin}) from dummy_toy:Backend",
+        "Backend toy loaded successfully",
+    ]
+    assert compose("serve", ["backend=toy"]).config.backend.name == "toy"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("raise ImportError('no kernels')", "ImportError: no kernels; check that its libraries fit"),
+        (
+            "raise OSError('/opt/libk.so: undefined symbol: xpu_init')",
+            "/opt/libk.so: undefined symbol: xpu_init; the library that should have xpu_init is another version than",
+        ),
+        (
+            'raise OSError("/lib/libc.so.6: version `GLIBC_9.9\' not found (required by /opt/libk.so)")',
+            "(required by /opt/libk.so); it needs glibc 9.9 and this system has ",
+        ),
+        (
+            "raise OSError('libxpu.so.1: cannot open shared object file: No such file or directory')",
+            "install the driver or SDK that brings libxpu.so.1, or add its folder to LD_LIBRARY_PATH",
+        ),
+        ("raise SystemExit('no licence')", "SystemExit: no licence"),
+        ("import no_such_vendor_library", "'no_such_vendor_library'; install no_such_vendor_library into "),
+        ("from sglk.plugins import gone", "has no such part; install versions of sglk and dummy-broken that fit"),
+        ("import sglk.gone", "has no such part; install versions of sglk and dummy-broken that fit"),
+        ("Backed = 1", "AttributeError: module 'dummy_broken' has no attribute 'Backend'; the entry point wants"),
+        (
+            "try:\n    raise OSError('device gone')\nexcept OSError as e:\n    raise ImportError('no kernels') from e",
+            "ImportError: no kernels; root cause: OSError: device gone;",
+        ),
+        ("import sglk.plugins\nsglk.plugins.load_backend('broken')", "asks for backend 'broken', its own, while it is"),
+        ("Backend = None", "is refused: it is None, not a DeviceBackend class"),
+        ("class Backend:\n    api_version = 1", "Backend is no subclass of sglk.backends.base.DeviceBackend"),
+        (
+            "from sglk.backends.base import DeviceBackend\nclass Backend(DeviceBackend):\n    api_version = 1",
+            "Backend lacks allocate, copy, device_info, execute_runnable, free, memory_info, synchronize, which",
+        ),
+        (
+            BACKEND.replace("= 1", "= 99"),
+            "for version 99 of the DeviceBackend contract and sglk has version 1; upgrade",
+        ),
+        (BACKEND.replace("= 1", "= '1'"), "Backend.api_version is '1', not a whole number; sglk has version 1"),
+        (BACKEND.replace("= 1", "= True"), "Backend.api_version is True, not a whole number"),
+        (BACKEND.replace("api_version = 1", "pass"), "so write `api_version = 1` into the class"),
+    ],
+)
+def test_a_broken_plugin_is_named_with_its_distribution_and_cause(site: Path, code: str, cause: str) -> None:
+    install_backend(site, "broken", code)
+    install_backend(site, "sound")
+    message = refusal("broken")
+    assert "'broken'" in message
+    assert f"dummy-broken 1.2 at {site}" in message
+    assert cause in message
+    assert plugins.load_backend("sound")
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("return None", "is refused: it made None, not a DeviceBackend"),
+        ("raise OSError('no /dev/toy0')", "failed to start: OSError: no /dev/toy0;"),
+        ("raise SystemExit(3)", "failed to start: SystemExit: 3;"),
+        ("return Old()", "was written for version 0 of the DeviceBackend contract and sglk has version 1; upgrade the"),
+        ("return Bare()", "Bare has no capabilities, device"),
+    ],
+)
+def test_a_factory_that_makes_no_backend_is_named(site: Path, body: str, cause: str) -> None:
+    code = f"""
+from sglk.backends.cpu import CpuBackend
+
+class Old(CpuBackend):
+    api_version = 0
+
+class Bare(CpuBackend):
+    api_version = 1
+    capabilities = property()
+    device = property()
+
+def Backend(**options):
+    {body}
+"""
+    install_backend(site, "made", code)
+    with pytest.raises(BackendError) as caught:
+        plugins.create_backend("made", index=0)
+    assert f"backend 'made' (dummy-made 1.2 at {site})" in str(caught.value)
+    assert cause in str(caught.value)
+
+
+def test_a_factory_without_the_keywords_of_the_contract_is_told_them(site: Path) -> None:
+    install_backend(site, "narrow", "def Backend(index): ...")
+    with pytest.raises(
+        BackendError, match=r"takes index, num_threads, fallback, deny, chip and those of backend.option"
+    ):
+        plugins.create_backend("narrow", index=0, chip=None)
+
+
+def test_what_a_plugin_says_in_an_error_of_sglk_stays_as_it_is(site: Path) -> None:
+    install_backend(site, "polite", "from sglk.errors import *\ndef Backend(**_): raise BackendError('no card')")
+    with pytest.raises(BackendError, match=r"^no card$"):
+        plugins.create_backend("polite")
+
+
+def test_an_interrupt_during_an_import_is_the_users(site: Path) -> None:
+    install_backend(site, "slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        plugins.load_backend("slow")
+
+
+def test_a_plugin_may_load_other_backends_and_register_more_while_it_is_imported(site: Path) -> None:
+    install_backend(
+        site,
+        "friend",
+        "from sglk.plugins import load_backend, register_backend\nCpu = load_backend('cpu')\n"
+        "class Backend(Cpu):\n    api_version = 1\n"
+        "register_backend('friend', Backend)\nregister_backend('second', Backend)\n",
+    )
+    first = plugins.load_backend("friend")
+    assert plugins.load_backend("friend") is first
+    assert plugins.load_backend("second") is first
+
+
+def test_plugins_that_ask_for_each_other_are_named(site: Path) -> None:
+    for name, other in (("left", "right"), ("right", "left")):
+        install_backend(site, name, f"from sglk.plugins import load_backend\nload_backend('{other}')\n{BACKEND}")
+    assert "module 'dummy_left' asks for backend 'left', its own, while it is being imported" in refusal("left")
+
+
+def test_metadata_without_files_says_what_to_reinstall(site: Path) -> None:
+    write_metadata(site, "stale", "[sglk.backends]\nstale = dummy_stale:Backend\n")
+    assert "its metadata stands, its files do not; reinstall dummy-stale, or `pip uninstall" in refusal("stale")
+
+
+def test_a_deleted_checkout_of_an_editable_install_is_named(site: Path) -> None:
+    info = write_metadata(site, "stale", "[sglk.backends]\nstale = dummy_stale:Backend\n")
+    (info / "direct_url.json").write_text('{"url": "file:///gone/a%20b", "dir_info": {"editable": true}}')
+    (site / "dummy_stale.pth").write_text("/gone/a b\n")
+    assert "it was installed editable from '/gone/a b', which is gone; reinstall dummy-stale" in refusal("stale")
+
+
+def test_a_folder_that_hides_the_plugin_is_named(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_backend(site, "toy")
+    here = tmp_path / "here" / "dummy_toy"
+    here.mkdir(parents=True)
+    (here / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(here.parent)
+    assert f"'{here}/__init__.py' hides the module of dummy-toy; rename it, or start from another" in refusal("toy")
+
+
+def test_a_working_copy_in_place_of_the_installed_plugin_is_mentioned(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install_backend(site, "toy")
+    here = tmp_path / "here" / "dummy_toy"
+    here.mkdir(parents=True)
+    (here / "__init__.py").write_text(BACKEND)
+    monkeypatch.syspath_prepend(here.parent)
+    assert plugins.load_backend("toy")
+    assert f"is imported from {here}/__init__.py, not from where it is installed" in caplog.text
+
+
+def test_an_unknown_backend_lists_what_was_searched_and_found(site: Path) -> None:
+    install_backend(site, "toyota", "raise ImportError('not imported for a listing')")
+    message = refusal("toyotta")
+    assert "did you mean 'toyota'? searched" in message
+    assert "'sglk.backends'" in message
+    assert "cpu (built-in)" in message
+    assert f"toyota (dummy-toyota 1.2 at {site}" in message
+    assert "another environment" in message
