@@ -15,6 +15,7 @@ from sglk.models.gguf_weights import GgufWeights
 from sglk.models.quantization import check_scheme, choose_scheme, open_quantised, quantization_of
 from sglk.models.registry import model_class
 from sglk.models.safetensors_weights import SafetensorsWeights
+from sglk.models.shapes_only import ShapesOnly
 from sglk.models.spec import ModelSpec
 from sglk.models.split import RankPart
 from sglk.models.tokenizer import Tokenizer
@@ -49,7 +50,8 @@ def load_model(
     """
     where = where or f"backend {backend.name!r}"
     dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
-    description = describe_model(model, runtime.load_format)
+    # A device that computes nothing needs no values, only what the files or the configuration say of the shapes.
+    description = describe_model(model, "dummy" if backend.simulated else runtime.load_format)
     scheme = choose_scheme(runtime.quantization, description.quantization, f"model {model.name!r}")
     if scheme is not None:
         check_scheme(scheme.kind, backend, where)
@@ -57,7 +59,9 @@ def load_model(
     spec = replace(description.spec, quantization=quantization_of(source, scheme))
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    source = source or DummyWeights(part.whole_shapes(network.weight_shapes()), runtime.random_seed)
+    if source is None:
+        shapes = part.whole_shapes(network.weight_shapes())
+        source = ShapesOnly(shapes) if backend.simulated else DummyWeights(shapes, runtime.random_seed)
     check_fit(network, model.name, where)
     network.load_weights(source, part)
     kind = scheme.kind if scheme else "full precision"

@@ -1,0 +1,92 @@
+"""How fast an imagined chip works: its own peak figures, and documented guesses of how near software comes to them."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sglk.backends.work import Work, allreduce_bytes
+from sglk.config.schema import ChipConfig
+
+logger = logging.getLogger(__name__)
+
+BANDWIDTH_EFFICIENCY = 0.8
+"""Assumed share of peak bandwidth that kernels reach; good ones copy at 80 to 90 % of it on most accelerators."""
+
+COMPUTE_EFFICIENCY = 0.6
+"""Assumed share of the peak rate that large matrix products reach."""
+
+LAUNCH_US = 4.0
+"""Assumed fixed time of one kernel on the device, in microseconds."""
+
+LINK_EFFICIENCY = 0.7
+"""Assumed share of the peak bandwidth between chips that collectives reach."""
+
+HOP_US = 8.0
+"""Assumed fixed time of one of the 2 (n - 1) hops of a ring, in microseconds."""
+
+FALLBACK_KERNELS = 8
+"""Assumed kernels of plain torch in place of one fused one, each with its own launch."""
+
+FALLBACK_TRAFFIC = 4.0
+"""Assumed growth of an op's time when its intermediate results go through device memory, many of them in fp32."""
+
+MISSING = {"bandwidth_gb_s": 100.0, "interconnect_gb_s": 25.0}
+"""Assumed where the chip's file has no figure: a desktop processor's memory, a PCIe 4.0 x16 link in practice."""
+
+MISSING_TFLOPS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """What is assumed of the software; options of the sim backend."""
+
+    bandwidth: float = BANDWIDTH_EFFICIENCY
+    compute: float = COMPUTE_EFFICIENCY
+    launch_us: float = LAUNCH_US
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Times on one chip, in seconds."""
+
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    """By dtype."""
+    link_bytes_per_s: float
+    launch_s: float
+
+    def op_s(self, work: Work) -> float:
+        """Return a launch and the longer of moving the bytes and calculating (Williams et al. 2009, the roofline)."""
+        return self.launch_s + self._roofline_s(work)
+
+    def fallback_s(self, work: Work) -> float:
+        """Return the same where the reference stands in: more launches, more traffic."""
+        return FALLBACK_KERNELS * self.launch_s + FALLBACK_TRAFFIC * self._roofline_s(work)
+
+    def allreduce_s(self, size: int, ranks: int) -> float:
+        """Return the time to add up `size` bytes over a ring of `ranks` chips."""
+        hops = 2 * (ranks - 1)
+        return hops * HOP_US * 1e-6 + allreduce_bytes(size, ranks) / self.link_bytes_per_s
+
+    def _roofline_s(self, work: Work) -> float:
+        # A dtype that the chip has no rate for runs at its slowest one.
+        rate = self.flops_per_s.get(work.dtype) or min(self.flops_per_s.values())
+        return max(work.bytes / self.bytes_per_s, work.flops / rate)
+
+
+def rates_of(chip: ChipConfig, efficiency: Efficiency) -> Rates:
+    """Return the rates of `chip`, with a warning that names what its file does not say."""
+    peaks = dict(chip.peak_tflops)
+    missing = [f"chip.{name}={value:g}" for name, value in MISSING.items() if getattr(chip, name) is None]
+    if not peaks:
+        peaks = dict.fromkeys(chip.dtypes or ["fp32"], MISSING_TFLOPS)
+        missing.append(f"chip.peak_tflops={MISSING_TFLOPS:g}")
+    if missing:
+        logger.warning("the file of chip %r lacks figures; assuming %s", chip.name, ", ".join(missing))
+    link = chip.interconnect_gb_s or MISSING["interconnect_gb_s"]
+    return Rates(
+        bytes_per_s=(chip.bandwidth_gb_s or MISSING["bandwidth_gb_s"]) * 1e9 * efficiency.bandwidth,
+        flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in peaks.items()},
+        link_bytes_per_s=link * 1e9 * LINK_EFFICIENCY,
+        launch_s=efficiency.launch_us * 1e-6,
+    )
