@@ -10,8 +10,9 @@ _FLAGS = {
     "show": ("--command", "--json", "--yaml"),
     "chips": ("--json",),
     "models": ("--json",),
+    "doctor": ("--json",),
 }
-_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune"}
+_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune", "doctor": "serve"}
 """Command -> the command whose keys it takes; `show` takes those of all."""
 
 _VALUES = {

@@ -1,0 +1,67 @@
+"""Checks of the plugins that drive the deployment's devices: that each loads, and fits what is installed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sglk.backends.finding import Finding, fail, ok, warn
+from sglk.config.compose import Composed
+from sglk.config.schema import ServeConfig
+from sglk.doctor.children import ask
+from sglk.doctor.deployment import backends
+from sglk.doctor.device_memory import check_device_memory
+from sglk.doctor.devices import driver_version
+from sglk.doctor.libraries import library_findings
+from sglk.doctor.machine import Machine
+from sglk.doctor.packages import check_ranges
+from sglk.doctor.sentence import parted
+from sglk.doctor.vendors import vendor_of_backend
+from sglk.errors import RunError
+from sglk.plugins.claims import backend_plugins
+
+
+def check_backends(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+    """Load each backend in a child process, compare versions, load its libraries; then make the devices."""
+    failed: set[str] = set()
+    for name in backends(composed.config):
+        for finding in _backend(machine, name):
+            if finding.status == "fail":
+                failed.add(name)
+            yield finding
+    # Without its libraries a plugin can only say once more what is missing.
+    if composed.config.backend.name not in failed:
+        yield from check_device_memory(composed.config)
+
+
+def _backend(machine: Machine, name: str) -> Iterator[Finding]:
+    try:
+        answer = ask("backend_class", name)
+    except RunError as error:
+        yield fail("backend", f"backend {name!r} ends its process: {error}", "reinstall the plugin and its libraries")
+        return
+    if "error" in answer:
+        why, todo = parted(answer["error"])
+        yield fail("backend", why, todo or "`sglk plugins` lists what is found")
+        return
+    yield ok("backend", f"backend {name!r} loads from {answer['file']} ({_verified(answer)})")
+    for finding in answer.get("findings", ()):
+        yield Finding(**finding)
+    for question, reason in answer["failed"].items():
+        yield warn("backend", f"backend {name!r} cannot tell its {question}: {reason}", "tell the plugin's author")
+    ranges = answer.get("requires", {})
+    yield from check_ranges(machine, name, ranges, _reported(machine, name, answer))
+    yield from library_findings(machine, [*_own_distribution(name), *ranges])
+
+
+def _verified(answer: dict[str, Any]) -> str:
+    hardware = answer.get("verified_on")
+    return f"run on {hardware}" if hardware else "not verified on hardware"
+
+
+def _reported(machine: Machine, backend: str, answer: dict[str, Any]) -> dict[str, str | None]:
+    vendor = vendor_of_backend(backend)
+    versions = {"driver": driver_version(machine, vendor) if vendor else None, "sdk": None}
+    return {**versions, **answer.get("versions", {})}
+
+
+def _own_distribution(backend: str) -> list[str]:
+    return [plugin.distribution for plugin in backend_plugins() if plugin.name == backend and plugin.distribution]

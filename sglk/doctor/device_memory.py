@@ -1,0 +1,65 @@
+"""Checks of the devices themselves: that each can be made, moves a tensor, and has room for the model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sglk.backends.finding import Finding, fail, ok, warn
+from sglk.config.schema import ServeConfig
+from sglk.doctor.children import ask
+from sglk.doctor.deployment import for_each_device, weights_bytes
+from sglk.doctor.sentence import parted
+from sglk.errors import RunError
+
+_GIB = 2**30
+
+
+def check_device_memory(config: ServeConfig) -> Iterator[Finding]:
+    """Make each device of the chosen backend in a child process, and look at its memory."""
+    try:
+        answers = ask("devices", list(for_each_device(config)))
+    except RunError as error:
+        yield fail("device", f"making the devices ends the process: {error}", "look at the driver's own log, and dmesg")
+        return
+    for device, answer in answers.items():
+        if "error" in answer:
+            why, todo = parted(answer["error"])
+            yield fail("device", f"{device}: {why}", todo or "see the findings on devices")
+        else:
+            yield from device_findings(config, device, answer)
+
+
+def device_findings(config: ServeConfig, device: str, answer: dict[str, Any]) -> Iterator[Finding]:
+    """Judge what a child process says of one device: its memory against the model, its name against the profile."""
+    total, free = answer["total"], answer["free"]
+    wanted = total * config.runtime.mem_fraction_static
+    sizes = f"{device} ({answer['name']}): {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    need = weights_bytes(config)
+    share = None if need is None else need / config.runtime.tp_size
+    if share is not None and share > wanted:
+        yield fail(
+            "device memory",
+            f"{sizes}; the weights of {config.model.name} take about {share / _GIB:.1f}, more than"
+            f" runtime.mem_fraction_static={config.runtime.mem_fraction_static:g} of it",
+            "raise runtime.tp_size, quantise (runtime.quantization), or take a smaller model",
+        )
+    elif share is not None and share > free:
+        yield fail("device memory", f"{sizes}; the weights take about {share / _GIB:.1f}", "end what holds the rest")
+    elif free < wanted:
+        yield warn(
+            "device memory",
+            f"{sizes}, less than runtime.mem_fraction_static={config.runtime.mem_fraction_static:g} asks for",
+            "end what holds the rest, or lower the fraction",
+        )
+    else:
+        yield ok("device memory", sizes)
+    yield from _measured_on(config, answer["name"])
+
+
+def _measured_on(config: ServeConfig, name: str) -> Iterator[Finding]:
+    measured = config.profile.chip.device if config.profile else None
+    if measured is not None and measured != name:
+        yield warn(
+            "profile",
+            f"the tuned profile was measured on {measured!r}, this device is {name!r}",
+            f"tune on this one: sglk tune chip={config.chip.name} model={config.model.name}",
+        )

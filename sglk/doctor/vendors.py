@@ -1,0 +1,88 @@
+"""What is known about the accelerators of each vendor before any of their software is asked: names, no behaviour."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """One vendor's accelerators, as the operating system shows them."""
+
+    name: str
+    backend: str
+    """DeviceBackend that drives them."""
+    pci_vendors: tuple[str, ...]
+    """PCI vendor ids, as in https://pci-ids.ucw.cz."""
+    pci_classes: tuple[str, ...]
+    """How the PCI class of an accelerator of theirs begins; other devices of theirs are none."""
+    nodes: str
+    """Pattern below /dev that fits one node per device."""
+    controls: tuple[str, ...]
+    """Further nodes below /dev that a process needs."""
+    visible: tuple[str, ...]
+    """Environment variables that choose among the devices."""
+    command: str
+    """The vendor's status command."""
+    driver_files: tuple[str, ...]
+    """Files below the root that tell the driver's version, the best first."""
+    container: str
+    """What passes the devices into a container."""
+
+
+VENDORS = (
+    Vendor(
+        name="NVIDIA",
+        backend="cuda",
+        pci_vendors=("10de",),
+        pci_classes=("0300", "0302"),
+        nodes="nvidia[0-9]*",
+        controls=("nvidiactl", "nvidia-uvm"),
+        visible=("CUDA_VISIBLE_DEVICES",),
+        command="nvidia-smi",
+        driver_files=("sys/module/nvidia/version", "proc/driver/nvidia/version"),
+        container="docker run --gpus all",
+    ),
+    Vendor(
+        name="AMD",
+        backend="rocm",
+        pci_vendors=("1002",),
+        pci_classes=("0380", "1200", "0302"),
+        nodes="dri/renderD*",
+        controls=("kfd",),
+        visible=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        command="amd-smi",
+        driver_files=("sys/module/amdgpu/version",),
+        container="docker run --device /dev/kfd --device /dev/dri",
+    ),
+    Vendor(
+        name="Kunlunxin",
+        backend="kunlun",
+        pci_vendors=("1d22",),
+        pci_classes=("1200", "0b40", "0302", "0880", "ff"),
+        nodes="xpu[0-9]*",
+        controls=("xpuctrl",),
+        visible=("XPU_VISIBLE_DEVICES",),
+        command="xpu-smi",
+        driver_files=("sys/module/kunlun/version",),
+        container="docker run --device /dev/xpu0 --device /dev/xpuctrl",
+    ),
+    Vendor(
+        name="Huawei",
+        backend="ascend",
+        pci_vendors=("19e5",),
+        pci_classes=("1200",),
+        nodes="davinci[0-9]*",
+        controls=("davinci_manager", "devmm_svm", "hisi_hdc"),
+        visible=("ASCEND_RT_VISIBLE_DEVICES",),
+        command="npu-smi",
+        driver_files=("usr/local/Ascend/driver/version.info",),
+        container="docker run --device /dev/davinci0 --device /dev/davinci_manager",
+    ),
+)
+
+ACCELERATOR_CLASSES = ("1200", "0302")
+"""PCI classes that are accelerators whoever made them: processing accelerator, 3D controller without display."""
+
+
+def vendor_of_backend(backend: str) -> Vendor | None:
+    """Return the vendor whose devices `backend` drives; None = it needs no card that is known here."""
+    return next((vendor for vendor in VENDORS if vendor.backend == backend), None)
