@@ -16,12 +16,15 @@ from sglk.config.schema import (
     LoadConfig,
     ModelConfig,
     ObjectiveConfig,
+    OpsConfig,
+    RouterConfig,
     RuntimeConfig,
     SearchConfig,
     ServeConfig,
     ServerConfig,
     SloConfig,
     StudyConfig,
+    TrialOpsConfig,
     TuneConfig,
     WorkloadConfig,
 )
@@ -38,6 +41,7 @@ MAX_INTEGER = 2**31 - 1
 """Counts, sizes and seeds reach arrays and libraries that hold no more."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
+BALANCES = ("least_loaded", "round_robin", "prefix_aware")
 ARRIVALS = ("closed", "poisson")
 APIS = ("auto", "generate", "completions", "chat")
 CACHES = ("flush", "salt", "keep")
@@ -88,12 +92,15 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield f"{names} has no effect with engine=native, which takes its settings from `runtime`; leave it out"
     yield from runtime_problems(config.runtime, config.chip, config.model)
     yield from _server(config.server)
+    yield from _router(config.router)
     yield from _kinds(config.groups, config.backend.name)
     for group in config.groups:
-        yield from _device_group(group, config.runtime.tp_size)
+        yield from _device_group(group, group.tp_size or config.runtime.tp_size)
     if isinstance(config, BenchConfig):
         yield from _workload(config.workload)
         yield from _load(config.bench)
+    if isinstance(config, OpsConfig):
+        yield from _trial_ops(config.ops)
     if isinstance(config, TuneConfig):
         yield from _objective(config.objective)
         yield from _search(config.search, config.objective, config)
@@ -221,6 +228,16 @@ def _server(server: ServerConfig) -> Iterator[str]:
         yield f"server.shutdown_timeout_s={server.shutdown_timeout_s:g} is not a number of seconds from 0 up"
 
 
+def _router(router: RouterConfig) -> Iterator[str]:
+    yield from _one_of("router.policy", router.policy, BALANCES)
+    yield from _at_least("router.breaker_failures", router.breaker_failures, 1)
+    for name in ("breaker_cool_down_s", "step_timeout_s", "restart_wait_s"):
+        yield from _positive(f"router.{name}", getattr(router, name))
+    header = router.session_header
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header):
+        yield f"router.session_header={header!r} is not the name of an HTTP header; write one such as x-session-id"
+
+
 def _workload(workload: WorkloadConfig) -> Iterator[str]:
     yield from _one_of("workload.kind", workload.kind, WORKLOADS)
     yield from _one_of("workload.arrival", workload.arrival, ARRIVALS)
@@ -338,6 +355,15 @@ def _study(study: StudyConfig) -> Iterator[str]:
     yield from _positive("study.trial_timeout_s", study.trial_timeout_s)
     yield from _positive("study.start_timeout_s", study.start_timeout_s)
     yield from _at_least("study.repeats", study.repeats, 1)
+
+
+def _trial_ops(ops: TrialOpsConfig) -> Iterator[str]:
+    for name, least in (("batch", 1), ("context", 2), ("prompt", 1), ("seed", 0)):
+        yield from _at_least(f"ops.{name}", getattr(ops, name), least)
+        yield from _at_most(f"ops.{name}", getattr(ops, name))
+    yield from _positive("ops.time_s", ops.time_s)
+    if not ops.failures:
+        yield "ops.failures is empty; write a folder, such as ./op-failures"
 
 
 def _at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sglk.config.quoting import shell_form
@@ -11,6 +11,28 @@ from sglk.config.schema import GroupConfig
 from sglk.errors import ConfigError, nearest
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_-]*:\d+")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a key of a group takes."""
+
+    types: tuple[type, ...]
+    words: str
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
+
+
+_KINDS = {
+    "weight": _Kind((int, float), "a number"),
+    "standby": _Kind((bool,), "true or false"),
+    "chip": _Kind((str,), "text"),
+    "model": _Kind((str,), "text"),
+    "tp_size": _Kind((int,), "an integer"),
+    "runtime": _Kind((Mapping,), "a mapping of runtime parameters"),
+}
 
 
 def parse_groups(value: Any, backend: str, tp_size: int = 1) -> list[GroupConfig]:
@@ -52,23 +74,27 @@ def _group(item: Any, index: int) -> GroupConfig:
                 f"unknown key 'groups[{index}].{key}'{nearest(str(key), allowed) or f'; allowed: {allowed}'}"
             )
     devices = item.get("devices")
-    weight = item.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise ConfigError(f"groups[{index}].weight={weight!r} is not a number")
+    given = {key: value for key, value in item.items() if key not in ("name", "devices") and value is not None}
+    for key, value in given.items():
+        if not _KINDS[key].holds(value):
+            raise ConfigError(f"groups[{index}].{key}={value!r} is not {_KINDS[key].words}")
+    if "weight" in given:
+        given["weight"] = float(given["weight"])
     return GroupConfig(
         name=str(item.get("name") or f"group{index}"),
         devices=_devices(devices) if isinstance(devices, str) else [str(device) for device in devices or []],
-        weight=float(weight),
+        **given,
     )
 
 
 def _check(groups: list[GroupConfig]) -> None:
-    owners: dict[str, str] = {}
     names: set[str] = set()
     for group in groups:
         if group.name in names:
             raise ConfigError(f"two device groups are named {group.name!r}; give each its own name")
         names.add(group.name)
+        if not _NAME.fullmatch(group.name):
+            raise ConfigError(f"device group {group.name!r}: a name is of letters, digits, `_`, `-` and `.`")
         if not group.devices or group.devices == [""]:
             raise ConfigError(f"device group {group.name!r} has no devices; write backend:index, such as cuda:0")
         for device in group.devices:
@@ -76,12 +102,9 @@ def _check(groups: list[GroupConfig]) -> None:
                 raise ConfigError(
                     f"device {device!r} of group {group.name!r} is not of the form backend:index, such as cuda:0"
                 )
-            if device in owners:
-                raise ConfigError(
-                    f"device {device!r} is in group {owners[device]!r} and again in {group.name!r}; use it once"
-                )
-            owners[device] = group.name
+        if twice := [device for device in dict.fromkeys(group.devices) if group.devices.count(device) > 1]:
+            raise ConfigError(f"device {twice[0]!r} is in group {group.name!r} twice; name it once")
         if not math.isfinite(group.weight) or group.weight < 0:
             raise ConfigError(f"weight {group.weight} of device group {group.name!r} is not a number from 0 up")
-    if not any(group.weight for group in groups):
-        raise ConfigError("all device groups have weight 0; give at least one a positive weight")
+    if not any(group.weight for group in groups if not group.standby):
+        raise ConfigError("no device group but those on standby has a weight above 0; give at least one a weight")

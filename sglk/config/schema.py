@@ -49,6 +49,11 @@ class ChipConfig:
     """Accepted `runtime.quantization` schemes."""
     page_sizes: list[int] = field(default_factory=list)
     """Accepted `runtime.page_size` values; empty = any."""
+    op_limits: dict[str, list[str]] = field(default_factory=dict)
+    """Shapes that the chip's own implementation of an op takes, by op, such as `run_experts: [experts % 4 == 0]`.
+
+    A demand is `TRAIT in {A, B}`, `TRAIT % N == 0` or `TRAIT <= N`; where one is not met the reference op runs.
+    """
     figures: dict[str, FigureSource] = field(default_factory=dict)
     """Per figure above: source and quality."""
 
@@ -215,9 +220,40 @@ class GroupConfig:
 
     name: str = MISSING
     devices: list[str] = field(default_factory=list)
-    """`backend:index`, such as `cuda:0`."""
+    """`backend:index`, such as `cuda:0`; each `tp_size` of them in a row are one replica."""
     weight: float = 1.0
     """Relative share of the traffic; ratios count, not the sum."""
+    standby: bool = False
+    """Take traffic only when no other group can."""
+    chip: Optional[str] = None
+    """Option of the group `chip` that describes the devices; null = the chosen chip where its backend drives them (or
+    they are simulated), else the one named as the devices are."""
+    model: Optional[str] = None
+    """Option of the group `model`, with the same tokenizer as the chosen one; null = the chosen one."""
+    tp_size: Optional[int] = None
+    """Tensor-parallel devices per replica; null = `runtime.tp_size`."""
+    runtime: dict[str, Any] = field(default_factory=dict)
+    """Runtime parameters of this group alone, such as `mem_fraction_static: 0.75`."""
+
+
+@dataclass
+class RouterConfig:
+    """How requests find their way to device groups, and when a replica is taken out."""
+
+    policy: str = "least_loaded"
+    """Inside a group: `least_loaded`, `round_robin`, or `prefix_aware` (where the prompt's beginning is cached)."""
+    session_header: str = "x-session-id"
+    """Header whose value keeps a conversation on one group; without it the OpenAI field `user` does."""
+    weights_file: Optional[str] = None
+    """YAML or JSON file `group: weight`, watched; null = none."""
+    breaker_failures: int = 3
+    """Failed requests in a row that take a replica out."""
+    breaker_cool_down_s: float = 5.0
+    """How long it stays out before a probe; doubles with each failed one, up to a minute."""
+    step_timeout_s: float = 120.0
+    """A step that takes longer counts as hung."""
+    restart_wait_s: float = 1.0
+    """Before the first restart of a replica that died; doubles with each failed one, up to a minute."""
 
 
 @dataclass
@@ -230,6 +266,7 @@ class ServeConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
     groups: Any = None
     """Device groups: `"cuda:0,kunlun:0;cuda:1"`, a list of GroupConfig, or null = one group, the first tp_size devices.
 
@@ -309,6 +346,32 @@ class BenchConfig(ServeConfig):
 
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     bench: LoadConfig = field(default_factory=LoadConfig)
+
+
+@dataclass
+class TrialOpsConfig:
+    """The calls that single ops are listed, tested and timed with."""
+
+    batch: int = 8
+    """Requests of a decode step."""
+    context: int = 1024
+    """Tokens of each of them, the new one included."""
+    prompt: int = 1024
+    """Tokens of the prompt that a prefill computes, in chunks of `runtime.chunked_prefill_size`."""
+    seed: int = 0
+    """Fills the arguments."""
+    time_s: float = 0.5
+    """How long each op is timed at each shape."""
+    failures: str = "op-failures"
+    """Folder that scripts which show a failure again are written to."""
+    progress: bool = True
+
+
+@dataclass
+class OpsConfig(ServeConfig):
+    """Root of `ops.yaml`: a deployment, whose ops are looked at one by one."""
+
+    ops: TrialOpsConfig = field(default_factory=TrialOpsConfig)
 
 
 @dataclass

@@ -1,0 +1,171 @@
+"""From a configuration with device groups to one configuration for each replica."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sglk.config.check import check
+from sglk.config.compose import Composed, compose
+from sglk.config.keys import lookup
+from sglk.config.schema import GroupConfig, RuntimeConfig, ServeConfig
+from sglk.errors import ConfigError, nearest
+
+SIMULATED = "sim"
+"""Kind of the devices that stand for any chip."""
+
+
+@dataclass(frozen=True)
+class ReplicaConfig:
+    """One engine of a fleet."""
+
+    name: str
+    """Group and position, such as `gpu/0`."""
+    group: GroupConfig
+    config: ServeConfig
+    """A deployment of this replica alone."""
+
+
+def replica_configs(composed: Composed[Any], config_dir: str | Path | None = None) -> list[ReplicaConfig]:
+    """Return what each replica of each group serves, in the order of the groups.
+
+    Each `tp_size` devices of a group are a replica. Its chip brings its own runtime defaults and its own tuned profile;
+    the command line is stronger, and `runtime` of its group strongest. Raises ConfigError for what does not fit
+    together, devices that are to give more than all of their memory included.
+    """
+    replicas = [each for group in composed.config.groups for each in _replicas(composed, group, config_dir)]
+    _check_shares(replicas)
+    return replicas
+
+
+def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> Iterator[ReplicaConfig]:
+    tp_size = composed.config.runtime.tp_size if group.tp_size is None else group.tp_size
+    if tp_size < 1 or len(group.devices) % tp_size:
+        raise ConfigError(
+            f"device group {group.name!r} has {len(group.devices)} devices, which its tp_size={tp_size} does not divide"
+        )
+    for index in range(0, len(group.devices), tp_size):
+        devices = group.devices[index : index + tp_size]
+        base = _base(composed, group, _kind(group, devices), config_dir)
+        config = replace(
+            base,
+            runtime=_runtime(base.runtime, group, tp_size),
+            groups=[replace(group, devices=devices, weight=1.0, runtime={})],
+        )
+        _check(config, group)
+        yield ReplicaConfig(f"{group.name}/{index // tp_size}", group, config)
+
+
+def _kind(group: GroupConfig, devices: Sequence[str]) -> str:
+    kinds = sorted({device.partition(":")[0] for device in devices})
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"replica of {', '.join(devices)} in device group {group.name!r} mixes {' and '.join(kinds)};"
+            " the parts of one model run on one kind of device"
+        )
+    return kinds[0]
+
+
+def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: str | Path | None) -> ServeConfig:
+    """Return the deployment of the group's chip and model, with backend `kind`."""
+    config = composed.config
+    own = kind in (config.backend.name, config.chip.backend, SIMULATED)
+    chip = group.chip or (config.chip.name if own else kind)
+    model = group.model or config.model.name
+    if (chip, model) != (config.chip.name, config.model.name):
+        typed = [*_shared(composed.overrides, group), f"chip={chip}", *([f"model={model}"] * bool(group.model))]
+        try:
+            config = compose("serve", typed, config_dir).config
+        except ConfigError as error:
+            raise ConfigError(f"device group {group.name!r}: {error}") from error
+    elif not isinstance(config, ServeConfig) or type(config) is not ServeConfig:
+        config = ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
+    backend = replace(config.backend, name=kind)
+    if kind not in (config.chip.backend, SIMULATED):
+        raise ConfigError(
+            f"device group {group.name!r} has devices {kind}:..., chip {chip!r} is driven by"
+            f" {config.chip.backend!r}; name a chip of {kind!r} in the group's `chip`"
+        )
+    return replace(config, backend=backend)
+
+
+def _shared(overrides: Sequence[str], group: GroupConfig) -> Iterator[str]:
+    """Yield what was typed for all groups alike: all but the choice of chip and backend, and the groups themselves."""
+    dropped = {"chip", "backend", "backend.name", "groups"} | ({"model"} if group.model else set())
+    for line in overrides:
+        key = line.lstrip("+~").partition("=")[0]
+        if key not in dropped and key.partition(".")[0] not in (
+            "chip",
+            "workload",
+            "bench",
+            "objective",
+            "search",
+            "study",
+        ):
+            yield line
+
+
+def _runtime(base: RuntimeConfig, group: GroupConfig, tp_size: int) -> RuntimeConfig:
+    for name, value in group.runtime.items():
+        known = lookup(ServeConfig, f"runtime.{name}")
+        if known is None:
+            names = [field.name for field in fields(RuntimeConfig)]
+            hint = nearest(str(name), names) or "; see `sglk serve --help` for all keys"
+            raise ConfigError(f"unknown key {name!r} in `runtime` of device group {group.name!r}{hint}")
+        if not _fits(value, known.type, known.optional):
+            raise ConfigError(f"{name}={value!r} in `runtime` of device group {group.name!r} is not {known.wanted}")
+    return replace(base, **{**_as_typed(group.runtime), "tp_size": tp_size})
+
+
+def _as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    typed = {}
+    for name, value in values.items():
+        known = lookup(ServeConfig, f"runtime.{name}")
+        typed[str(name)] = float(value) if known and known.type is float and value is not None else copy.copy(value)
+    return typed
+
+
+def _fits(value: object, wanted: object, optional: bool) -> bool:
+    if value is None:
+        return optional
+    if isinstance(value, bool) or wanted is bool:
+        return isinstance(value, bool) and wanted is bool
+    return (
+        isinstance(value, int | float)
+        if wanted is float
+        else isinstance(value, wanted if isinstance(wanted, type) else str)
+    )
+
+
+def _check(config: ServeConfig, group: GroupConfig) -> None:
+    try:
+        check(config)
+    except ConfigError as error:
+        raise ConfigError(f"device group {group.name!r}: {error}") from error
+
+
+def _check_shares(replicas: Sequence[ReplicaConfig]) -> None:
+    """Refuse replicas that are to take more than the whole memory of a device that they share."""
+    takers: dict[str, list[ReplicaConfig]] = defaultdict(list)
+    for each in replicas:
+        for device in {_memory_of(device, each.config) for device in each.config.groups[0].devices}:
+            takers[device].append(each)
+    for device, sharing in takers.items():
+        total = sum(each.config.runtime.mem_fraction_static for each in sharing)
+        if len(sharing) > 1 and total > 1 + 1e-9:
+            told = " + ".join(f"{each.name} {each.config.runtime.mem_fraction_static:g}" for each in sharing)
+            raise ConfigError(
+                f"replicas on {device} are to take {told} = {total:g} of its memory; write"
+                f" runtime.mem_fraction_static={1 / len(sharing):.2g} or less, or `runtime` of each group"
+            )
+
+
+def _memory_of(device: str, config: ServeConfig) -> str:
+    """Return which memory a device works in."""
+    kind, _, index = device.partition(":")
+    if kind == SIMULATED:
+        return f"{device} as {config.chip.name}"
+    # The processor works in main memory, whatever the index.
+    return kind if kind == "cpu" else f"{kind}:{index}"
