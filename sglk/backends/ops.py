@@ -1,9 +1,11 @@
 """The op seam: which implementation of an op runs for a shape class, from whom, and why."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
+from functools import partial
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from sglk.backends.constraints import Constraint, Trait, Traits
 from sglk.errors import BackendError, ConfigError
@@ -35,6 +37,11 @@ def define_op(reference: Callable[P, R]) -> Op[P, R]:
     assert op.name not in _OPS, f"op {op.name} is defined twice"
     _OPS[op.name] = op
     return op
+
+
+def op_named(name: str) -> Op[Any, Any]:
+    """Return the op of that name, which is one of `known_ops`."""
+    return _OPS[name]
 
 
 def known_ops() -> list[str]:
@@ -95,26 +102,44 @@ class Denial:
         return self.op == offer.op and self.provider in (None, offer.provider)
 
 
+@dataclass(frozen=True)
+class Quarantine:
+    """An implementation that was switched off while it ran, and why."""
+
+    op: str
+    provider: str
+    reason: str
+
+
 class BoundOp(Generic[P, R]):
     """A callable handle to the chosen implementation; layers keep it, the registry may point it elsewhere."""
 
-    __slots__ = ("_function", "choice", "packing")
+    __slots__ = ("_run", "choice", "function", "op", "packing")
 
-    def __init__(self, function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
-        self._function = function
+    def __init__(self, op: Op[P, R], function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
+        self.op = op
+        self._run = self.function = function
         self.choice = choice
         self.packing = packing
         """What must be done to the weight before a call; None = it is taken as it is."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the chosen implementation."""
-        return self._function(*args, **kwargs)
+        return self._run(*args, **kwargs)
 
     def switch(self, function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
         """Run `function` from the next call on, for every layer that holds this handle."""
-        self._function = function
+        self._run = self.function = function
         self.choice = choice
         self.packing = packing
+
+    def observe(self, observer: "Observer | None") -> None:
+        """Hand calls to `observer` instead of the implementation, until told None."""
+        self._run = self.function if observer is None else partial(observer, self)
+
+
+Observer: TypeAlias = Callable[..., Any]
+"""Takes a BoundOp and the arguments of a call, and returns what the call comes to."""
 
 
 class OpRegistry:
@@ -152,12 +177,22 @@ class OpRegistry:
         """
         key = (op.name, tuple(sorted(traits.items())))
         if key not in self._bound:
-            self._bound[key] = BoundOp(*self._choose(op, key[1]))
+            self._bound[key] = BoundOp(op, *self._choose(op, key[1]))
         return self._bound[key]
 
+    def reference(self, op: Op[P, R]) -> Callable[P, R]:
+        """Return what runs where nothing of the chip fits; a device that computes nothing has its own."""
+        return op.reference
+
     def choices(self) -> list[Choice]:
-        """Return every choice made so far, in order of op and shape class."""
-        return [self._bound[key].choice for key in sorted(self._bound, key=repr)]
+        """Return every choice made so far, in order of op and shape class; may be called from any thread."""
+        # One step of the interpreter copies the handles, to which the engine's thread may add at any time.
+        choices = [bound.choice for bound in list(self._bound.values())]
+        return sorted(choices, key=lambda choice: (choice.op, repr(choice.traits)))
+
+    def quarantines(self) -> list[Quarantine]:
+        """Return what was switched off so far, in the order in which it was; may be called from any thread."""
+        return [Quarantine(op, provider, reason) for (op, provider), reason in list(self._quarantined.items())]
 
     def implementations(self, op: Op[P, R]) -> tuple[Implementation[P, R], ...]:
         """Return what is offered for `op`, the preferred one first, whether or not it may be used."""
@@ -177,6 +212,18 @@ class OpRegistry:
             bound.switch(*self._choose(op, bound.choice.traits))
         return len(affected)
 
+    @contextmanager
+    def observed(self, observer: Observer) -> Iterator[None]:
+        """Hand every call of an op within the block to `observer`; calls outside cost nothing more for it."""
+        handles = list(self._bound.values())
+        for bound in handles:
+            bound.observe(observer)
+        try:
+            yield
+        finally:
+            for bound in handles:
+                bound.observe(None)
+
     def _choose(
         self, op: Op[P, R], traits: tuple[tuple[str, Trait], ...]
     ) -> tuple[Callable[P, R], Choice, Packing | None]:
@@ -190,7 +237,7 @@ class OpRegistry:
             refusals.append(f"{offer.provider}: {refusal}")
         reason = "; ".join(refusals) or "no implementation by the backend"
         self._report_fallback(op.name, traits, reason)
-        return op.reference, Choice(op.name, traits, REFERENCE, reason, fallback=True), None
+        return self.reference(op), Choice(op.name, traits, REFERENCE, reason, fallback=True), None
 
     def _banned(self, offer: Implementation[Any, Any]) -> str | None:
         denied = (f"denied, {denial.reason}" for denial in self.deny if denial.covers(offer))

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.logits import LogitRules
 from sglk.engine.messages import SamplingParams, TokenLogprob
 from sglk.errors import SglkError
+
+if TYPE_CHECKING:
+    from sglk.engine.op_report import OpReport
 
 
 @dataclass(slots=True)
@@ -70,8 +73,9 @@ class RowFailure:
 
 
 NOT_FINITE = RowFailure(
-    "the model's logits are not finite; try runtime.dtype=fp32, or another implementation of the ops (backend.fallback)"
+    "the model's logits are not finite; try runtime.dtype=fp32, or runtime.nan_guard=true to learn which op is to blame"
 )
+"""The model's numbers for a row became NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +136,22 @@ class Runner(Protocol):
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Free the KV pool and make an empty one of `num_pages` pages of `page_size` tokens."""
 
-    def run(self, batch: Batch) -> Sequence[RowResult]:
-        """Compute `batch`, write its KV, and return one result per row that `reports`, in row order.
+    def run(self, batch: Batch) -> Sequence[RowResult | None]:
+        """Compute `batch`, write its KV, and return one result per row, None for one that does not `report`.
 
-        A row that comes to nothing by itself (its logits are not numbers) fails alone. Where that cannot be told, `run`
+        A row that comes to nothing by itself (its numbers are not finite) fails alone. Where that cannot be told, `run`
         raises, and is called again with parts of the batch to find the rows that fail: the same rows give the same.
         Raises RunnerLost when that makes no sense.
         """
+
+    def diagnose(self, batch: Batch, rows: Sequence[int]) -> Sequence[RowFailure]:
+        """Say of each of `rows`, which `run` has just failed with NOT_FINITE, why: one failure per row.
+
+        May compute the step again, and switch off an op's implementation that is to blame.
+        """
+
+    def op_report(self) -> "OpReport":
+        """Return who runs which op, and what went wrong; may be called from any thread."""
 
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start; may be called from any thread."""

@@ -42,6 +42,8 @@ FIXED_KEYS = (
     "tp_size",
     "num_threads",
     "enable_torch_compile",
+    "disable_cuda_graph",
+    "nan_guard",
 )
 """Runtime parameters that are built into the loaded model."""
 

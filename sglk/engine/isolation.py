@@ -2,7 +2,7 @@
 
 import logging
 
-from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
+from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.failure import describe, is_out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -24,11 +24,25 @@ def run_rows(runner: Runner, batch: Batch) -> list[RowResult | None]:
         logger.exception("a step of %d rows failed", len(batch.rows))
         failure = RowFailure(describe(error), device=not is_out_of_memory(error))
     else:
-        assert len(results) == sum(row.reports for row in batch.rows)
-        reported = iter(results)
-        return [next(reported) if row.reports else None for row in batch.rows]
+        assert len(results) == len(batch.rows)
+        return _with_reasons(runner, batch, list(results))
     # Outside the handler, so that the error is gone and with it what the failed step still held on the device.
     if len(batch.rows) == 1:
         return [failure]
     middle = len(batch.rows) // 2
     return run_rows(runner, batch.part(0, middle)) + run_rows(runner, batch.part(middle, len(batch.rows)))
+
+
+def _with_reasons(runner: Runner, batch: Batch, results: list[RowResult | None]) -> list[RowResult | None]:
+    """Return `results` with what is known of the rows that came to NOT_FINITE."""
+    failed = [index for index, result in enumerate(results) if result == NOT_FINITE]
+    if failed:
+        try:
+            for index, failure in zip(failed, runner.diagnose(batch, failed), strict=True):
+                results[index] = failure
+        except RunnerLost:
+            raise
+        # The rows have failed as it is, and the others have their tokens.
+        except Exception:
+            logger.exception("it could not be found out which op is to blame")
+    return results

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, RowResult, RunnerLost
+from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, RunnerLost
+from sglk.engine.fault import first_faults
 from sglk.engine.follower import Follower
+from sglk.engine.op_report import OpReport
 from sglk.engine.rank_messages import Call
 from sglk.engine.rank_runner import SUM_TIMEOUT, RankRunner, without_results
 from sglk.parallel.ranks import RanksLost
@@ -89,9 +91,21 @@ class ParallelRunner:
         """Replace the KV pool on all ranks."""
         self._everywhere(lambda: self._first.allocate_kv(num_pages, page_size), "allocate_kv", num_pages, page_size)
 
-    def run(self, batch: Batch) -> Sequence[RowResult]:
+    def run(self, batch: Batch) -> Sequence[RowResult | None]:
         """Compute `batch` on all ranks; raises what the lowest rank that failed raised, and RunnerLost."""
         return self._everywhere(lambda: self._first.run(batch), "run", without_results(batch))[0]
+
+    def diagnose(self, batch: Batch, rows: Sequence[int]) -> Sequence[RowFailure]:
+        """Compute `batch` again on all ranks, and say why each of `rows` failed: by the first fault on any rank."""
+        if not self._first.runner.guards:
+            return [NOT_FINITE] * len(rows)
+        first = first_faults(self._everywhere(lambda: self._first.trace(batch), "trace", without_results(batch)))
+        faults = [first.get(row) for row in rows]
+        return self._everywhere(lambda: self._first.conclude(faults), "conclude", faults)[0]
+
+    def op_report(self) -> OpReport:
+        """Return who runs which op on the first rank, and what went wrong on any."""
+        return self._first.runner.op_report()
 
     def peak_memory_bytes(self) -> int:
         """Return the most memory that any rank's device has held, as of its last step."""

@@ -1,18 +1,22 @@
 """One rank's part of a model as a runner that stays in step with the other ranks. Letters: T tokens, E hidden width."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, RowResult
+from sglk.engine.batch import Batch, RowFailure, RowResult
+from sglk.engine.fault import Fault
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
 from sglk.parallel.ranks import RankGroup, RanksLost
+
+T = TypeVar("T")
 
 SUM_TIMEOUT = timedelta(seconds=300)
 """How long a rank waits for the others; an op that compiles its kernels when it first runs takes a while."""
@@ -39,15 +43,27 @@ class RankRunner:
         """Replace this rank's part of the KV pool."""
         self.runner.allocate_kv(num_pages, page_size)
 
-    def run(self, batch: Batch) -> Sequence[RowResult]:
-        """Compute this rank's part of `batch`.
+    def run(self, batch: Batch) -> Sequence[RowResult | None]:
+        """Compute this rank's part of `batch`; raises RanksLost, or what an op raises."""
+        return self._in_step(batch, self.runner.run)
+
+    def trace(self, batch: Batch) -> dict[int, Fault]:
+        """Compute this rank's part again; return the first fault of each row that has one on this rank."""
+        return self._in_step(batch, self.runner.trace)
+
+    def conclude(self, faults: Sequence[Fault | None]) -> list[RowFailure]:
+        """Do with the faults of failed rows, on any rank, what every rank does."""
+        return self.runner.conclude(faults)
+
+    def _in_step(self, batch: Batch, compute: Callable[[Batch], T]) -> T:
+        """Compute `batch`, and stay in step with the other ranks.
 
         A rank that fails still brings nothing to every sum that the others wait for, so that they get through the step
         and the next one finds all ranks at the same place. Raises RanksLost when that is no longer possible.
         """
         self.ranks.sums = 0
         try:
-            return self.runner.run(batch)
+            return compute(batch)
         except RanksLost:
             raise
         except Exception:

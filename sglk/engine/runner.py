@@ -1,29 +1,50 @@
-"""A model on one device: turns batches into tensors, runs them, and samples. Letters: T tokens, B rows."""
+"""A model on one device: turns batches into tensors, runs them, and samples.
 
-from collections.abc import Callable, Mapping
-from itertools import chain
+Letters: T tokens, E hidden width, L lines of logits, V vocabulary.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from sglk.attention.base import AttentionStep
 from sglk.attention.paged import PagedAttention
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import dtype_name, kv_cache_dtype
+from sglk.backends.ops import op_named
+from sglk.backends.rows import IntArray
 from sglk.cache.kv import KVLayout, KVPool
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, RowResult
+from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult
 from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
+from sglk.engine.fault import Fault, failure_of
+from sglk.engine.op_report import FaultCounts, OpReport
 from sglk.engine.sampler import Sampler
+from sglk.engine.step import Step, lay_out
+from sglk.engine.tracer import Tracer
 from sglk.errors import ConfigError
 from sglk.models.causal_lm import CausalLM
+
+logger = logging.getLogger(__name__)
 
 
 class ModelRunner:
     """The engine's `Runner` for a model of our own; `allocate_kv` comes before the first `run`."""
 
-    def __init__(self, model: CausalLM, backend: DeviceBackend, runtime: RuntimeConfig) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        backend: DeviceBackend,
+        runtime: RuntimeConfig,
+        *,
+        quarantine: bool = False,
+        sampler: Sampler | None = None,
+    ) -> None:
+        """`quarantine` = switch an implementation off that returns NaN or infinity where the reference does not.
+
+        `sampler` = what chooses tokens where the model's logits do not.
+        """
         spec = model.spec
         self.model = model
         self.backend = backend
@@ -35,7 +56,12 @@ class ModelRunner:
         kv_dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, backend.capabilities)
         self.kv_cache_dtype = dtype_name(kv_dtype)
         self._layout = KVLayout(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, kv_dtype)
-        self._sampler = Sampler(backend, model.dtype, spec.vocab_size)
+        self._sampler = sampler or Sampler(backend, model.dtype, spec.vocab_size)
+        # There is nothing to find in values that mean nothing.
+        self.guards = runtime.nan_guard and not backend.simulated
+        """Whether NaN and infinity are looked for in all of a prompt, and traced to an op."""
+        self._quarantines = quarantine
+        self._faults = FaultCounts()
         self.pool: KVPool | None = None
         self._attention: PagedAttention | None = None
 
@@ -44,7 +70,8 @@ class ModelRunner:
         """What the machine calls the device."""
         info = self.backend.device_info()
         named = {"name": info.name, "driver": info.driver, "sdk": info.sdk}
-        return {key: value for key, value in named.items() if value is not None} | info.details
+        details = info.details | ({"simulated": "true"} if self.backend.simulated else {})
+        return {key: value for key, value in named.items() if value is not None} | details
 
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return the KV tokens that fit the memory budget of `runtime`; the present pool counts as free."""
@@ -70,9 +97,36 @@ class ModelRunner:
         spec, dtype = self.model.spec, self.model.dtype
         self._attention = PagedAttention(self.backend, self.pool, spec.num_attention_heads, dtype, spec.sliding_windows)
 
-    def run(self, batch: Batch) -> list[RowResult]:
-        """Compute `batch`, write its KV, and return one result per row that reports, in row order."""
+    def run(self, batch: Batch) -> list[RowResult | None]:
+        """Compute `batch`, write its KV, and return one result per row, None where it reports nothing."""
         return self.backend.execute_runnable(lambda: self._run(batch))
+
+    def diagnose(self, batch: Batch, rows: Sequence[int]) -> list[RowFailure]:
+        """Compute `batch` again, op by op, and say why each of `rows`, which came to NOT_FINITE, did."""
+        if not self.guards:
+            return [NOT_FINITE] * len(rows)
+        faults = self.trace(batch)
+        return self.conclude([faults.get(row) for row in rows])
+
+    def trace(self, batch: Batch) -> dict[int, Fault]:
+        """Compute `batch` again; return the first fault of each row that has one."""
+        return self.backend.execute_runnable(lambda: self._trace(batch))
+
+    def conclude(self, faults: Sequence[Fault | None]) -> list[RowFailure]:
+        """Count the faults of failed rows, switch off what is to be, and return the failures."""
+        found = [fault for fault in faults if fault is not None]
+        self._faults.add(found)
+        for fault in dict.fromkeys(found):
+            logger.error("%s", fault)
+        if self._quarantines:
+            self._switch_off(fault for fault in found if fault.cause == "op")
+        off = {(each.op, each.provider) for each in self.backend.ops.quarantines()}
+        return [failure_of(fault, fault is not None and (fault.op, fault.provider) in off) for fault in faults]
+
+    def op_report(self) -> OpReport:
+        """Return who runs which op, and what went wrong; may be called from any thread."""
+        ops = self.backend.ops
+        return OpReport(tuple(ops.choices()), tuple(ops.quarantines()), self._faults.snapshot())
 
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start."""
@@ -84,26 +138,54 @@ class ModelRunner:
     def close(self) -> None:
         """Return at once: nothing runs outside this process."""
 
-    def _run(self, batch: Batch) -> list[RowResult]:
-        assert self._attention is not None, "run before allocate_kv"
-        rows = batch.rows
-        lens_B = np.array([len(row.input_ids) for row in rows], np.int64)
-        starts_B = np.array([row.start for row in rows], np.int64)
-        ends_B = np.cumsum(lens_B)
-        ids_T = np.fromiter(chain.from_iterable(row.input_ids for row in rows), np.int64, int(ends_B[-1]))
-        positions_T = np.arange(len(ids_T)) + np.repeat(starts_B + lens_B - ends_B, lens_B)
-        first_B = ends_B - lens_B
-        lines = [end - 1 for row, end in zip(rows, ends_B, strict=True) if row.samples]
-        lines += [first + place - row.start for row, first in zip(rows, first_B, strict=True) for place in row.scored]
-        kv_lens_B = starts_B + lens_B
-        self._attention.plan(AttentionStep(lens_B, kv_lens_B, [row.pages for row in rows], batch.num_prefills))
-        logits_BV = self.model.forward(
-            self._to_device(ids_T),
-            self._to_device(positions_T),
-            self._attention,
-            self._to_device(np.array(lines, np.int64)),
-        )
-        return self._sampler(logits_BV, rows) if lines else []
+    def _run(self, batch: Batch) -> list[RowResult | None]:
+        step = lay_out(batch)
+        x_TE = self._trunk(step)
+        results: list[RowResult | None] = [None] * len(batch.rows)
+        if len(step.tokens_L):
+            reported = iter(self._sampler(self._logits(step, x_TE), batch.rows))
+            results = [next(reported) if row.reports else None for row in batch.rows]
+        for row in self._spoilt_prompts(step, x_TE):
+            results[row] = NOT_FINITE
+        return results
 
-    def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+    def _trunk(self, step: Step) -> torch.Tensor:
+        assert self._attention is not None, "run before allocate_kv"
+        self._attention.plan(step.attention)
+        return self.model.trunk(self._to_device(step.ids_T), self._to_device(step.positions_T), self._attention)
+
+    def _logits(self, step: Step, x_TE: torch.Tensor) -> torch.Tensor:
+        return self.model.head(x_TE[self._to_device(step.tokens_L)])
+
+    def _spoilt_prompts(self, step: Step, x_TE: torch.Tensor) -> list[int]:
+        """Return the prefilling rows of which some token is not finite: others would read its KV from the cache.
+
+        What spoils a token's KV spoils its last hidden state, for it reads its own KV and nothing takes NaN away. Rows
+        that decode have one token, whose logits tell.
+        """
+        prompts = step.num_prefill_tokens
+        if not self.guards or not prompts:
+            return []
+        finite_T = x_TE[:prompts].isfinite().all(-1).cpu().numpy()
+        rows: list[int] = np.unique(step.rows_T[:prompts][~finite_T]).tolist()
+        return rows
+
+    def _trace(self, batch: Batch) -> dict[int, Fault]:
+        step, tracer = lay_out(batch), Tracer()
+        with self.backend.ops.observed(tracer):
+            tracer.rows_N = step.rows_T
+            x_TE = self._trunk(step)
+            if len(step.tokens_L):
+                tracer.rows_N = step.rows_L
+                logits_LV = self._logits(step, x_TE)
+                tracer.rows_N = step.rows_L[: step.num_drawn]
+                self._sampler(logits_LV, batch.rows)
+        return tracer.faults
+
+    def _switch_off(self, faults: Iterable[Fault]) -> None:
+        for op, provider in dict.fromkeys((fault.op, fault.provider) for fault in faults):
+            self.backend.ops.quarantine(op_named(op), provider, "quarantined, it returned NaN or infinity")
+            logger.error("op %s of %s is switched off; the reference runs in its place", op, provider)
+
+    def _to_device(self, array: IntArray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)

@@ -2,6 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -25,7 +26,10 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 class CausalLM(ABC):
-    """A decoder built from its spec; empty until `load_weights`. Letters: T tokens, B rows, V vocabulary."""
+    """A decoder built from its spec; empty until `load_weights`.
+
+    Letters: T tokens, B of them whose logits are wanted, E hidden width, V vocabulary.
+    """
 
     expert_names: ClassVar[ExpertNames] = ExpertNames()
     """What the family calls its experts, where it has any."""
@@ -40,14 +44,12 @@ class CausalLM(ABC):
         self.ranks = ranks
         self.context = LayerContext(backend, dtype, [], spec.quantization)
 
-    @abstractmethod
-    def forward(
-        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend, last_B: torch.Tensor
-    ) -> torch.Tensor:
-        """Return logits_BV of the tokens at indices `last_B`; `attention` has planned the step.
+    head: Callable[[torch.Tensor], torch.Tensor]
+    """Turns hidden states x_BE, as `trunk` returns them, into logits_BV."""
 
-        Without rows (B = 0) the step only fills the KV pool.
-        """
+    @abstractmethod
+    def trunk(self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend) -> torch.Tensor:
+        """Return the last hidden states x_TE and fill the KV pool; `attention` has planned the step."""
 
     @property
     def weights_bytes(self) -> int:

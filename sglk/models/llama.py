@@ -1,4 +1,4 @@
-"""Llama and the decoders built like it. Letters: T tokens, B rows, V vocabulary, E hidden width, D head width."""
+"""Llama and the decoders built like it. Letters: T tokens, E hidden width, D head width."""
 
 from typing import ClassVar
 
@@ -68,10 +68,8 @@ class LlamaForCausalLM(CausalLM):
         self.head = OutputHead(context, "lm_head", spec.vocab_size, spec.hidden_size, tied)
         self.rotary = RotaryEmbedding(spec.head_dim, spec.rope_theta, spec.rope_scaling, dtype, backend.device)
 
-    def forward(
-        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend, last_B: torch.Tensor
-    ) -> torch.Tensor:
-        """Return logits_BV; see the base class."""
+    def trunk(self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend) -> torch.Tensor:
+        """Return x_TE; see the base class."""
         cos_TD, sin_TD = self.rotary(positions_T)
         residual_TE = self.embedding(ids_T)
         x_TE = self.layers[0].input_norm(residual_TE)
@@ -79,4 +77,4 @@ class LlamaForCausalLM(CausalLM):
             attended_TE = layer.attention(x_TE, cos_TD, sin_TD, attention)
             x_TE, residual_TE = layer.mlp_norm.add(self.ranks.sum(attended_TE), residual_TE)
             x_TE, residual_TE = next_norm.add(self.ranks.sum(layer.mlp(x_TE)), residual_TE)
-        return self.head(x_TE[last_B])
+        return x_TE

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
+from sglk.engine.batch import NOT_FINITE, Batch, BatchRow, RowFailure, RowResult
+from sglk.engine.op_report import OpReport
 
 MODULUS = (1 << 61) - 1
 EMPTY = (-1, 0)
@@ -66,15 +67,22 @@ class ScriptedRunner:
         self._page_size = page_size
         self._pages = [[EMPTY] * page_size for _ in range(num_pages)]
 
-    def run(self, batch: Batch) -> list[RowResult]:
-        """Write the slots of every row, then return a token or a failure for each row that samples."""
+    def run(self, batch: Batch) -> list[RowResult | None]:
+        """Write the slots of every row, then return a token or a failure for each row that samples, None for others."""
         if self._gate is not None:
             self._gate.wait()
         self.batches.append((batch.num_prefills, len(batch.rows) - batch.num_prefills))
         if self._before_step is not None:
             self._before_step(len(self.batches), batch)
-        results = [self._result(row) for row in batch.rows]
-        return [result for result in results if result is not None]
+        return [self._result(row) for row in batch.rows]
+
+    def diagnose(self, batch: Batch, rows: Sequence[int]) -> list[RowFailure]:
+        """Know no more than that they failed."""
+        return [NOT_FINITE] * len(rows)
+
+    def op_report(self) -> OpReport:
+        """Return an empty report: there are no ops."""
+        return OpReport()
 
     def peak_memory_bytes(self) -> int:
         """Return 0: nothing is held on a device."""

@@ -149,14 +149,14 @@ def test_logprobs_are_the_model_s_own_whatever_was_changed() -> None:
 
 def test_impossible_tokens_have_the_floor() -> None:
     runner = tiny_runner(CONFIG)
-    forward = runner.model.forward
+    head = runner.model.head
 
-    def without_most(*arguments: Any) -> torch.Tensor:
-        logits_BV = forward(*arguments)
+    def without_most(x_BE: torch.Tensor) -> torch.Tensor:
+        logits_BV = head(x_BE)
         logits_BV[:, 2:] = -torch.inf
         return logits_BV
 
-    runner.model.forward = without_most  # type: ignore[method-assign]
+    runner.model.head = without_most
     engine = Engine(runner, TOKENIZER, RuntimeConfig(max_total_tokens=256))
     engine.start()
     receiver = submit(engine, "r", PROMPT, SCORED)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Batch, BatchRow, Runner
+from sglk.engine.batch import Batch, BatchRow, RowResult, Runner
 from sglk.engine.messages import SamplingParams
 from sglk.errors import CapacityError, ConfigError
 from sglk.testing.tiny import tiny_config, tiny_weights
@@ -26,14 +26,14 @@ def test_a_chunk_that_samples_nothing_returns_nothing() -> None:
     runner = tiny_runner(CONFIG)
     runner.allocate_kv(4, 16)
     row = BatchRow("a", PROMPT[:20], 0, [0, 1], SamplingParams(), 0, 0, samples=False)
-    assert runner.run(Batch([row], 1)) == []
+    assert runner.run(Batch([row], 1)) == [None]
 
 
-def test_tokens_come_for_sampling_rows_in_row_order() -> None:
+def test_tokens_come_in_row_order_and_none_for_a_row_that_does_not_sample() -> None:
     runner = tiny_runner(CONFIG)
     greedy = SamplingParams(temperature=0.0)
 
-    def run(*prompts: list[int]) -> list[int]:
+    def run(*prompts: list[int]) -> list[RowResult | None]:
         runner.allocate_kv(16, 16)
         rows = [
             BatchRow(str(index), ids, 0, range(4 * index, 4 * index + 4), greedy, 0, 0, samples=len(ids) > 5)
@@ -42,7 +42,7 @@ def test_tokens_come_for_sampling_rows_in_row_order() -> None:
         return runner.run(Batch(rows, len(rows)))
 
     first, second = PROMPT[:17], PROMPT[5:31]
-    assert run(first, [3, 4], second) == [*run(first), *run(second)]
+    assert run(first, [3, 4], second) == [*run(first), None, *run(second)]
 
 
 def test_the_pool_is_rebuilt_without_touching_the_weights() -> None:

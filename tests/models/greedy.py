@@ -124,8 +124,9 @@ class Stepper:
         rows = [self._row(request, length) for request, length in prefills]
         rows += [self._row(request, 1) for request in decodes]
         tokens = self.runner.run(Batch(rows, len(prefills)))
-        for row, token in zip([row for row in rows if row.samples], tokens, strict=True):
-            self.ids[int(row.request_id)].append(token)
+        for row, token in zip(rows, tokens, strict=True):
+            if isinstance(token, int):
+                self.ids[int(row.request_id)].append(token)
 
     def prefill(self, request: int, chunk: int) -> None:
         while self.done[request] < self.prompt_lens[request]:

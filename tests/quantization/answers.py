@@ -35,7 +35,7 @@ def logits(model: CausalLM, ids: Sequence[int] = IDS, kv_cache_dtype: str = "fp3
     def run() -> torch.Tensor:
         lens = np.array([count])
         attention.plan(AttentionStep(lens, lens, [range(pool.num_pages)], num_prefills=1))
-        return model.forward(torch.tensor(ids), torch.arange(count), attention, torch.arange(count))
+        return model.head(model.trunk(torch.tensor(ids), torch.arange(count), attention))
 
     return backend.execute_runnable(run).float()
 
