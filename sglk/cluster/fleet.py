@@ -1,0 +1,134 @@
+"""All replicas of a deployment at work: the router over them, and the thread that cares for them."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from sglk.cluster.breaker import Breaker, BreakerSettings
+from sglk.cluster.group import DeviceGroup, Replica
+from sglk.cluster.ramp import Ramp, RampPlan
+from sglk.cluster.router import Router
+from sglk.cluster.supervisor import Supervisor, SupervisorSettings
+from sglk.cluster.weights_file import WeightsFile
+from sglk.config.fleet import ReplicaConfig
+from sglk.config.schema import RouterConfig
+from sglk.engine.engine import Engine
+from sglk.errors import ConfigError, RequestError
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""How often replicas, weights file and ramp are looked at."""
+
+JOIN_S = 10.0
+
+LaunchReplica = Callable[[ReplicaConfig], Engine]
+"""Loads, starts and tries the engine of a replica; raises SglkError."""
+
+
+class Fleet:
+    """The running replicas of one deployment. `start` begins to care for them; `shutdown` ends all."""
+
+    def __init__(self, configs: Sequence[ReplicaConfig], settings: RouterConfig, launch: LaunchReplica) -> None:
+        """Launch every replica; raises SglkError when one cannot start, or speaks other tokens than the first."""
+        self.configs = {config.name: config for config in configs}
+        with ExitStack() as undo:
+            engines: dict[str, Engine] = {}
+            for config in configs:
+                engines[config.name] = engine = launch(config)
+                undo.callback(engine.shutdown, 0.0)
+                _check_tokens(config, engine, engines[configs[0].name])
+            undo.pop_all()
+        self.router = Router(
+            _groups(configs, engines, settings),
+            {config.group.name: config.group.weight for config in configs},
+            policy=settings.policy,
+        )
+        self.ramp: Ramp | None = None
+        """The ramp on its way, or the last one."""
+        self.weights_file = WeightsFile(Path(settings.weights_file), self.router) if settings.weights_file else None
+        self.supervisor = Supervisor(
+            self.router,
+            {name: partial(launch, config) for name, config in self.configs.items()},
+            SupervisorSettings(settings.step_timeout_s, settings.restart_wait_s),
+        )
+        self._ramp_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._care, name="sglk-fleet", daemon=True)
+
+    @property
+    def engines(self) -> dict[str, Engine]:
+        """The engines that serve now, by the names of their replicas."""
+        engines = {replica.name: replica.engine for replica in self.router.replicas}
+        return {name: engine for name, engine in engines.items() if isinstance(engine, Engine)}
+
+    def start(self) -> None:
+        """Begin to care for the replicas."""
+        if self.weights_file is not None:
+            self.weights_file.tick()
+        self._thread.start()
+
+    def start_ramp(self, plan: RampPlan) -> Ramp:
+        """Begin a ramp; raises RequestError for one that cannot be followed, and (409) while another is on its way."""
+        with self._ramp_lock:
+            if self.ramp is not None and self.ramp.state == "moving":
+                message = f"a ramp of group {self.ramp.plan.group!r} is on its way; stop it first"
+                raise RequestError(message, code="ramp_in_progress", status=409)
+            self.ramp = Ramp(self.router, plan)
+            return self.ramp
+
+    def shutdown(self, drain_timeout_s: float = 0.0) -> None:
+        """Let live requests finish for `drain_timeout_s`, then end all replicas and what cares for them."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+        ends = [threading.Thread(target=each.engine.shutdown, args=(drain_timeout_s,)) for each in self.router.replicas]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+        self.supervisor.close(JOIN_S)
+
+    def _care(self) -> None:
+        while not self._closing.wait(TICK_S):
+            self._tick()
+
+    def _tick(self) -> None:
+        try:
+            self.supervisor.tick()
+            if self.weights_file is not None:
+                self.weights_file.tick()
+            with self._ramp_lock:
+                if self.ramp is not None:
+                    self.ramp.tick()
+        # Whoever cares for the others must not die of one of them.
+        except Exception:
+            logger.exception("the care for the replicas failed; it goes on")
+
+
+def _groups(configs: Sequence[ReplicaConfig], engines: dict[str, Engine], settings: RouterConfig) -> list[DeviceGroup]:
+    breaker = BreakerSettings(settings.breaker_failures, settings.breaker_cool_down_s)
+    members: dict[str, list[ReplicaConfig]] = {}
+    for config in configs:
+        members.setdefault(config.group.name, []).append(config)
+    return [
+        DeviceGroup(
+            name,
+            [Replica(config.name, engines[config.name], Breaker(breaker)) for config in group],
+            standby=group[0].group.standby,
+        )
+        for name, group in members.items()
+    ]
+
+
+def _check_tokens(config: ReplicaConfig, engine: Engine, first: Engine) -> None:
+    """Refuse a replica to which the token ids of a prompt mean something else."""
+    sample = "The quick brown fox, 1234 jumps!\n"
+    if engine.vocab_size != first.vocab_size or engine.tokenizer.encode(sample) != first.tokenizer.encode(sample):
+        raise ConfigError(
+            f"replica {config.name} has another tokenizer than the first one; requests can go to either only where the"
+            " models of all device groups share one"
+        )
