@@ -17,6 +17,7 @@ COMMANDS = {
     "show": ("sglk.commands.show", "print the composed configuration and where each value comes from"),
     "chips": ("sglk.commands.chips", "list the chips and their figures"),
     "models": ("sglk.commands.models", "list the models and their shapes"),
+    "plugins": ("sglk.commands.plugins", "list the chip plugins and what is wrong with them"),
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "completion": ("sglk.commands.completion", "print a completion script for bash, zsh or fish"),
 }

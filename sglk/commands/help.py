@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from sglk.config.keys import GROUPS, ROOTS, keys, leaves
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, search_path
+from sglk.plugins import backend_names
 
 _WIDTH = 100
 _FLAGS = (
@@ -51,6 +52,8 @@ def _options(group: str) -> str:
         return f"chip/model of a tuned profile; on its own that of the chip and model, if any; {', '.join(options)}"
     if group == "model":
         return f"{', '.join(options)}; or /path/to/folder, /path/to/file.gguf, org/name"
+    if group == "backend":
+        options = sorted({*options, *backend_names()})
     return ", ".join(options)
 
 

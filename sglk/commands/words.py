@@ -4,12 +4,14 @@ from sglk.cli import COMMANDS, command_position
 from sglk.config import check
 from sglk.config.keys import GROUPS, ROOTS, leaves
 from sglk.config.search_path import search_path
+from sglk.plugins import backend_names
 
 _COMMON = ("--help", "--debug", "--config-dir")
 _FLAGS = {
     "show": ("--command", "--json", "--yaml"),
     "chips": ("--json",),
     "models": ("--json",),
+    "plugins": ("--json",),
     "doctor": ("--json",),
 }
 _COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune", "doctor": "serve"}
@@ -70,7 +72,7 @@ def _nodes(words: list[str]) -> list[str]:
 
 def _values(key: str, command: str) -> list[str]:
     if key in GROUPS[command]:
-        return search_path().options(key)
+        return sorted({*search_path().options(key), *(backend_names() if key == "backend" else ())})
     known = leaves(ROOTS[command]).get(key)
     if known is not None and known.type is bool:
         return ["true", "false"]

@@ -78,7 +78,7 @@ def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
     top = plugin.module.partition(".")[0]
     if (hider := hiding_place(plugin)) is not None:
         return f"{str(hider)!r} hides the module of {plugin.source}; rename it, or start from another folder"
-    if missing.partition(".")[0] == "sglk":
+    if missing.partition(".")[0] == "sglk" and plugin.distribution is not None:
         return f"this sglk ({_version('sglk')}) has no such part; install versions of sglk and {plugin.source} that fit"
     if isinstance(error, ModuleNotFoundError):
         if missing.partition(".")[0] != top:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from sglk import __version__
 from sglk.errors import BackendError, nearest
 from sglk.plugins import allow_list
 from sglk.plugins.installed import installed_plugins
@@ -44,7 +45,7 @@ def registered_factory(name: str) -> BackendFactory:
 
 def backend_plugins() -> list[Plugin]:
     """Return every offer of a backend: sglk's own, those of code, those of installed distributions."""
-    own = [Plugin(name, BACKENDS, value, BUILT_IN) for name, value in BUILT_IN_BACKENDS.items()]
+    own = [Plugin(name, BACKENDS, value, BUILT_IN, __version__) for name, value in BUILT_IN_BACKENDS.items()]
     installed = installed_plugins(BACKENDS)
     offered = {(plugin.name, id(_imported(plugin))) for plugin in installed}
     # A module may register what its entry point names too; that is one offer.

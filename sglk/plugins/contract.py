@@ -10,9 +10,14 @@ _PARTS = ("name", "capabilities", "ops", "device")
 """What the engine reads of a backend and no abstract method demands."""
 
 
+def import_contract() -> Any:
+    """Import the module of DeviceBackend, and torch with it."""
+    return importlib.import_module(_CONTRACT)
+
+
 def misfit(factory: object, *, own: bool = False) -> str | None:
     """Return why `factory` cannot make backends for this sglk, or None; `own` = it is sglk's and shares its version."""
-    base = importlib.import_module(_CONTRACT)
+    base = import_contract()
     if not isinstance(factory, type):
         return None if callable(factory) else f"it is {_short(factory)}, not a DeviceBackend class"
     if not issubclass(factory, base.DeviceBackend):
@@ -25,7 +30,7 @@ def misfit(factory: object, *, own: bool = False) -> str | None:
 
 def unfit(made: object, *, own: bool = False) -> str | None:
     """Return why what a factory made is no backend for this sglk, or None."""
-    base = importlib.import_module(_CONTRACT)
+    base = import_contract()
     if not isinstance(made, base.DeviceBackend):
         return f"it made {_short(made)}, not a DeviceBackend"
     missing = [part for part in _PARTS if not hasattr(made, part)]
@@ -36,7 +41,7 @@ def unfit(made: object, *, own: bool = False) -> str | None:
 
 def api_version(factory: object) -> object:
     """Return the version of the contract that a class itself or one of its bases states; None where none does."""
-    base = importlib.import_module(_CONTRACT).DeviceBackend
+    base = import_contract().DeviceBackend
     if not isinstance(factory, type):
         return getattr(factory, "api_version", None)
     stating = (kind for kind in factory.__mro__ if kind is not base and "api_version" in vars(kind))
