@@ -64,6 +64,17 @@ class DeviceGraph(Protocol[T_co]):
         """Do the recorded work again, on what its input tensors hold now; returns the same result objects each time."""
 
 
+class WorkClock(Protocol):
+    """The time of a simulated device, to which its ops hand over their work."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of work handed over so far."""
+
+    def charge(self, seconds: float) -> None:
+        """Hand over work that takes `seconds` on the device."""
+
+
 class DeviceBackend(ABC):
     """One device of one chip family. Nothing above this class knows which chip it runs on.
 
@@ -83,6 +94,10 @@ class DeviceBackend(ABC):
     device: torch.device
     simulated: bool = False
     """Whether the ops compute nothing: results have the right shape and dtype, their values mean nothing."""
+    clock: "WorkClock | None" = None
+    """Where simulated: the time of the device."""
+    answer_tokens: int = 256
+    """Where simulated: length of an answer that nothing else ends."""
     verified_on: ClassVar[str | None] = None
     """Hardware that it has been run on, in words; None = not verified on hardware, which users are told."""
     requires: ClassVar[Mapping[str, str]] = MappingProxyType({})

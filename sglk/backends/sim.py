@@ -58,6 +58,7 @@ class SimBackend(DeviceBackend):
     name = "sim"
     simulated = True
     device = META
+    clock: DeviceClock
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class SimBackend(DeviceBackend):
         return DeviceInfo(
             name=f"{self.chip.title} (simulated)",
             sdk=f"torch {torch.__version__}",
-            details={"simulated": "true", "speed": f"{self.clock.speed:g}"},
+            details={"speed": f"{self.clock.speed:g}"},
         )
 
 

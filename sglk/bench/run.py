@@ -105,7 +105,7 @@ class _Run:
         backend = self._known("backend")
         return Record(
             id=self._id,
-            kind="simulated" if backend in _SIMULATED_BACKENDS else "measured",
+            kind="simulated" if self._info.get("simulated") is True or backend in _SIMULATED_BACKENDS else "measured",
             created=self._created,
             command=command,
             tool=describe_tool(),

@@ -12,16 +12,18 @@ from sglk.backends.deny import denials
 from sglk.config.schema import GroupConfig, ServeConfig, ServerConfig
 from sglk.engine.batch import Runner
 from sglk.engine.follower import Follower
+from sglk.engine.invented import InventedTokens, Words
 from sglk.engine.parallel_runner import ParallelRunner
 from sglk.engine.rank_messages import Call, Load
 from sglk.engine.rank_runner import RankRunner
+from sglk.engine.remembered import RememberedSteps
 from sglk.engine.runner import ModelRunner
 from sglk.engine.support import check_support
 from sglk.errors import BackendError
-from sglk.models.loader import load_model
+from sglk.models.loader import LoadedModel, load_model
 from sglk.models.tokenizer import Tokenizer
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
-from sglk.plugins import create_backend
+from sglk.plugins import create_backend, load_backend
 
 
 def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
@@ -29,7 +31,10 @@ def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
 
     What device or engine cannot do is refused before the model's files are read. Raises any SglkError.
     """
-    return load_rank(config, ALONE) if config.runtime.tp_size == 1 else _load_ranks(config)
+    if config.runtime.tp_size == 1:
+        return load_rank(config, ALONE)
+    simulated = getattr(load_backend(_backend_name(config)), "simulated", False)
+    return _load_one_for_all(config) if simulated else _load_ranks(config)
 
 
 def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer]:
@@ -37,8 +42,20 @@ def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer
     backend, where = make_backend(config, ranks.rank), _place(config)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
+    if backend.simulated:
+        return _imagined_runner(config, loaded, backend), loaded.tokenizer
     runner = ModelRunner(loaded.model, backend, config.runtime, quarantine=config.backend.quarantine)
     return runner, loaded.tokenizer
+
+
+def _imagined_runner(config: ServeConfig, loaded: LoadedModel, backend: DeviceBackend) -> ModelRunner:
+    """Return a runner for a device that computes nothing."""
+    model, spec = loaded.model, loaded.spec
+    words = Words.of(loaded.tokenizer, spec.vocab_size, spec.eos_token_ids)
+    sampler = InventedTokens(backend, model.dtype, spec.vocab_size, words)
+    if backend.clock is not None:
+        model = RememberedSteps(model, backend, backend.clock)
+    return ModelRunner(model, backend, config.runtime, sampler=sampler)
 
 
 def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
@@ -80,6 +97,15 @@ def _check_devices(group: GroupConfig, ranks: int, backend: DeviceBackend) -> No
             raise BackendError(
                 f"device {device!r} of group {group.name!r} does not exist; {names}, so name no other in groups"
             )
+
+
+def _load_one_for_all(config: ServeConfig) -> tuple[Runner, Tokenizer]:
+    """Load the first rank alone, of a device that computes nothing: the others would do the same at the same time."""
+    ranks = RankGroup(0, config.runtime.tp_size)
+    runner, tokenizer = load_rank(config, ranks)
+    with TemporaryDirectory(prefix="sglk-ranks-") as folder:
+        RankRunner(runner, ranks).join(Path(folder) / "store")
+    return runner, tokenizer
 
 
 def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:

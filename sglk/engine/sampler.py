@@ -48,34 +48,32 @@ class Sampler:
         """Return a token per row, or NOT_FINITE where a row's logits are not numbers; overwrites `logits_BV`."""
         if not rows:
             return []
-        failures = self._change(logits_BV, rows)
+        changes, failures = collect_changes(rows)
+        self._apply(logits_BV, changes)
+        results = self.pick(logits_BV, rows, changes)
+        for index, failure in failures.items():
+            results[index] = failure
+        return results
+
+    def pick(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow], changes: LogitChanges) -> list[RowResult]:
+        """Return a token per row, or NOT_FINITE; `logits_BV` have been changed as `changes` says."""
         best_B, ids_B = self._greedy(logits_BV)
         finite: list[bool] = best_B.isfinite().tolist()
         results: list[RowResult] = ids_B.tolist()
         drawn = [index for index, row in enumerate(rows) if finite[index] and draws(row)]
         if drawn:
             subset_BV = logits_BV if len(drawn) == len(rows) else logits_BV[drawn]
-            for index, token in zip(drawn, self._draw(subset_BV, [rows[index] for index in drawn]), strict=True):
+            for index, token in zip(
+                drawn, self._draw(subset_BV, [rows[index] for index in drawn]).tolist(), strict=True
+            ):
                 results[index] = token
-        failures |= {index: NOT_FINITE for index, good in enumerate(finite) if not good and index not in failures}
-        return [failures.get(index, result) for index, result in enumerate(results)] if failures else results
+        return [result if good else NOT_FINITE for result, good in zip(results, finite, strict=True)]
 
-    def _change(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> dict[int, RowFailure]:
-        """Apply what requests change about their logits; return the rows whose grammar cannot be followed."""
-        changes, failures = LogitChanges(), {}
-        for index, row in enumerate(rows):
-            if row.rules is None:
-                continue
-            try:
-                row.rules.collect(index, row.tokens, changes)
-            except GrammarError as error:
-                message = f"the answer cannot follow its grammar: {error}; simplify it"
-                failures[index] = RowFailure(message, code="grammar_too_complex")
+    def _apply(self, logits_BV: torch.Tensor, changes: LogitChanges) -> None:
         for edits in (changes.penalties, changes.biases, changes.ends):
             self._edit(logits_BV, edits)
         if changes.masks:
             self._mask(logits_BV, self._array(np.array(changes.masked_rows)), self._array(np.stack(changes.masks)))
-        return failures
 
     def _edit(self, logits_BV: torch.Tensor, edits: Edits) -> None:
         if edits.rows:
@@ -83,10 +81,10 @@ class Sampler:
             rows_N, ids_N, factors_N, offsets_N = (self._array(np.concatenate(column)) for column in columns)
             self._adjust(logits_BV, rows_N, ids_N, factors_N, offsets_N)
 
-    def _draw(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> list[int]:
+    def _draw(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow]) -> torch.Tensor:
         params = [row.sampling for row in rows]
         top_k = [0 if param.top_k <= 0 else min(param.top_k, self._vocab_size) for param in params]
-        tokens_B = self._sample(
+        return self._sample(
             logits_BV,
             self._tensor([param.temperature for param in params], torch.float32),
             self._tensor(top_k, torch.int64),
@@ -94,14 +92,26 @@ class Sampler:
             self._tensor([param.min_p for param in params], torch.float32),
             self._array(uniforms([row.seed for row in rows], [row.num_generated for row in rows])),
         )
-        tokens: list[int] = tokens_B.tolist()
-        return tokens
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
 
     def _array(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def collect_changes(rows: Sequence[BatchRow]) -> tuple[LogitChanges, dict[int, RowFailure]]:
+    """Return what requests change about their logits, and the rows whose grammar cannot be followed."""
+    changes, failures = LogitChanges(), {}
+    for index, row in enumerate(rows):
+        if row.rules is None:
+            continue
+        try:
+            row.rules.collect(index, row.tokens, changes)
+        except GrammarError as error:
+            message = f"the answer cannot follow its grammar: {error}; simplify it"
+            failures[index] = RowFailure(message, code="grammar_too_complex")
+    return changes, failures
 
 
 def draws(row: BatchRow) -> bool:

@@ -59,11 +59,13 @@ def load_model(
     spec = replace(description.spec, quantization=quantization_of(source, scheme))
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    if source is None:
-        shapes = part.whole_shapes(network.weight_shapes())
-        source = ShapesOnly(shapes) if backend.simulated else DummyWeights(shapes, runtime.random_seed)
     check_fit(network, model.name, where)
-    network.load_weights(source, part)
+    if backend.simulated:
+        source = ShapesOnly(network.context.weights)
+        network.load_weights(source)
+    else:
+        source = source or DummyWeights(part.whole_shapes(network.weight_shapes()), runtime.random_seed)
+        network.load_weights(source, part)
     kind = scheme.kind if scheme else "full precision"
     logger.info("%s: linear layers in %s, %d bytes of weights", source, kind, network.weights_bytes)
     return LoadedModel(network, spec, description.tokenizer)

@@ -10,7 +10,7 @@ from pathlib import Path
 import sglk
 from sglk.config.provenance import ProfileRecord
 from sglk.engine.grammar import INSTALL, guided_decoding_available
-from sglk.server.deployment import Deployment
+from sglk.server.deployment import Deployment, is_simulated
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ def announcement(deployment: Deployment, url: str) -> Iterator[str]:
     device = engine.device_info.get("name", config.backend.name)
     capacity = engine.stats().kv_capacity_tokens
     yield f"serving {deployment.model_name} on {config.chip.name} ({device}), KV cache for {capacity} tokens"
+    if is_simulated(engine.device_info):
+        yield "simulated: times come from the chip's peak figures, answers are words without meaning"
     if not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)

@@ -2,18 +2,19 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from starlette.requests import Request
 
 from sglk.config.schema import ServeConfig
 from sglk.errors import RequestError
 from sglk.server.bridge import EngineBridge
 from sglk.server.counting import RequestCounters
-from sglk.server.latency import LatencyMetrics
+from sglk.server.latency import LABELS, LatencyMetrics
 from sglk.server.metrics import EngineCollector
 from sglk.server.spelling import Spelling
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sglk.engine.engine import Engine
     from sglk.models.chat import ChatTemplate
     from sglk.models.tokenizer import Tokenizer
+
+SIMULATED_TEXT = "1 = the device is simulated: times come from its peak figures, and answers mean nothing."
 
 
 @dataclass
@@ -45,6 +48,8 @@ class Deployment:
         self.counters = RequestCounters(self.registry, self.model_name, self.group)
         self.latency = LatencyMetrics(self.registry, self.model_name, self.group)
         self.registry.register(EngineCollector(self.engine, self.model_name, self.group))
+        simulated = Gauge("sglk_simulated", SIMULATED_TEXT, LABELS, registry=self.registry)
+        simulated.labels(self.model_name, self.group).set(is_simulated(self.engine.device_info))
         self.bridge = EngineBridge(self.engine, self.open_limit, self.latency)
         self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
@@ -86,6 +91,11 @@ class Deployment:
         if name is not None and name != self.model_name:
             message = f"unknown model {name!r}; this server has {self.model_name!r}"
             raise RequestError(message, param="model", code="model_not_found", status=404)
+
+
+def is_simulated(device_info: Mapping[str, str]) -> bool:
+    """Return whether an engine's device is a simulated one."""
+    return device_info.get("simulated") == "true"
 
 
 def deployment_of(request: Request) -> Deployment:

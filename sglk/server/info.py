@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 import sglk
-from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.deployment import Deployment, deployment_of, is_simulated
 
 RECORDED_DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "fastapi", "uvicorn")
 """Libraries whose versions belong into a record of a measurement."""
@@ -59,6 +59,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "engine": config.engine.name,
         "chip": config.chip.name,
         "backend": config.backend.name,
+        "simulated": is_simulated(engine.device_info),
         "model": config.model.name,
         "served_model_name": deployment.model_name,
         "model_path": path,
