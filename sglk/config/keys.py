@@ -10,15 +10,21 @@ from functools import cache
 from typing import Any, Union
 
 from sglk.config import schema
-from sglk.config.schema import BenchConfig, ServeConfig, TuneConfig
+from sglk.config.schema import BenchConfig, OpsConfig, ServeConfig, TuneConfig
 
-ROOTS: dict[str, type[ServeConfig]] = {"serve": ServeConfig, "bench": BenchConfig, "tune": TuneConfig}
+ROOTS: dict[str, type[ServeConfig]] = {
+    "serve": ServeConfig,
+    "bench": BenchConfig,
+    "tune": TuneConfig,
+    "ops": OpsConfig,
+}
 """Root dataclass per composable command."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "serve": ("chip", "model", "backend", "engine", "runtime", "profiles"),
     "bench": ("chip", "model", "backend", "engine", "runtime", "workload", "profiles"),
     "tune": ("chip", "model", "backend", "engine", "runtime", "workload", "objective", "search", "profiles"),
+    "ops": ("chip", "model", "backend", "engine", "runtime", "profiles"),
 }
 """Configuration groups that a command composes, in the order of its defaults list."""
 

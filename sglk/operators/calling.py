@@ -1,6 +1,10 @@
-"""Calls of ops: arguments brought to a device, the implementation run on them, its outputs brought back."""
+"""One call of an op: arguments brought to a device, the implementation run on them, its outputs brought back.
 
-from collections.abc import Sequence
+These functions know nothing of cases, so that a script that shows a failure again can carry them.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,32 +15,38 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.rows import PagedRows
-from sglk.operators.cases import OPS, OpCase
 
 NARROW = (torch.bfloat16, torch.float16)
 
 
-def reference_outputs(case: OpCase) -> list[torch.Tensor]:
-    """Return what the op is to come to, computed on the CPU."""
-    arguments = [widened(argument) if case.recipe.widen else argument for argument in case.arguments()]
+def reference_outputs(
+    reference: Callable[..., Any], arguments: Sequence[Any], in_place: Sequence[int], widen: bool
+) -> list[torch.Tensor]:
+    """Return what an op is to come to, computed on the CPU; `arguments` stay as they are.
+
+    `in_place` are the positions of those that it writes to; with `widen` it gets 16-bit tensors in fp32.
+    """
+    own = [widened(argument) if widen else argument for argument in arguments]
+    own = [copy.deepcopy(each) if position in in_place else each for position, each in enumerate(own)]
     with torch.inference_mode():
-        return outputs_of(OPS[case.op].reference(*arguments), arguments, case.recipe.in_place)
+        return outputs_of(reference(*own), own, in_place)
 
 
 def implementation_outputs(
-    case: OpCase, implementation: Implementation[Any, Any], backend: DeviceBackend
+    implementation: Implementation[Any, Any], arguments: Sequence[Any], in_place: Sequence[int], backend: DeviceBackend
 ) -> list[torch.Tensor]:
-    """Return what an implementation makes of the case, on the CPU; raises whatever it raises."""
-    arguments = device_arguments(case, implementation, backend)
-    result = backend.execute_runnable(lambda: implementation.function(*arguments))
+    """Return what an implementation makes of the same, on the CPU; raises whatever it raises."""
+    placed = device_arguments(implementation, arguments, backend)
+    result = backend.execute_runnable(lambda: implementation.function(*placed))
     backend.synchronize()
-    outputs = outputs_of(result, arguments, case.recipe.in_place)
-    return [backend.execute_runnable(output.cpu) for output in outputs]
+    return [on_host(output, backend) for output in outputs_of(result, placed, in_place)]
 
 
-def device_arguments(case: OpCase, implementation: Implementation[Any, Any], backend: DeviceBackend) -> list[Any]:
-    """Return the arguments on the device, weights as the implementation packs them; new ones at every call."""
-    placed = [place(argument, backend) for argument in case.arguments()]
+def device_arguments(
+    implementation: Implementation[Any, Any], arguments: Sequence[Any], backend: DeviceBackend
+) -> list[Any]:
+    """Return copies of the arguments on the device, weights as the implementation packs them."""
+    placed = [place(argument, backend) for argument in arguments]
     if implementation.packing is None:
         return placed
     pack = implementation.packing.pack
@@ -49,9 +59,8 @@ def device_arguments(case: OpCase, implementation: Implementation[Any, Any], bac
 def place(argument: Any, backend: DeviceBackend) -> Any:
     """Return a copy on the device; a view of a larger tensor becomes such a view again."""
     if isinstance(argument, PagedRows):
-        rows = argument
-        lens = rows.query_lens_B, rows.kv_lens_B
-        return PagedRows(*lens, rows.page_table_BP, rows.page_size, backend.device, rows.window)
+        lens_B = argument.query_lens_B, argument.kv_lens_B
+        return PagedRows(*lens_B, argument.page_table_BP, argument.page_size, backend.device, argument.window)
     if is_dataclass(argument) and not isinstance(argument, type):
         parts = {part.name: place(getattr(argument, part.name), backend) for part in fields(argument)}
         return replace(argument, **parts)
@@ -65,6 +74,14 @@ def place(argument: Any, backend: DeviceBackend) -> Any:
     return placed
 
 
+def on_host(output: torch.Tensor, backend: DeviceBackend) -> torch.Tensor:
+    """Return a copy of an output in the machine's own memory."""
+    host = torch.empty(output.shape, dtype=output.dtype)
+    backend.copy(output, host)
+    backend.synchronize()
+    return host
+
+
 def widened(argument: Any) -> Any:
     """Return a 16-bit tensor in fp32, anything else as it is."""
     return argument.float() if isinstance(argument, torch.Tensor) and argument.dtype in NARROW else argument
@@ -72,9 +89,7 @@ def widened(argument: Any) -> Any:
 
 def outputs_of(result: Any, arguments: Sequence[Any], in_place: Sequence[int]) -> list[torch.Tensor]:
     """Return the tensors that a call came to: what it returned, or the arguments that it wrote to."""
-    if in_place:
-        return list(tensors_in([arguments[position] for position in in_place]))
-    return list(tensors_in(result))
+    return tensors_in([arguments[position] for position in in_place] if in_place else result)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -86,3 +101,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     if is_dataclass(value) and not isinstance(value, type):
         return [tensor for part in fields(value) for tensor in tensors_in(getattr(value, part.name))]
     return []
+
+
+def form_problem(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], dtype: torch.dtype) -> str | None:
+    """Say what is wrong with the number, shapes and dtypes of outputs; what the reference has in fp32 is `dtype`."""
+    if len(actual) != len(expected):
+        return f"returns {len(actual)} tensors, expected {len(expected)}"
+    for want, got in zip(expected, actual, strict=True):
+        if want.shape != got.shape:
+            return f"an output has shape {list(got.shape)}, expected {list(want.shape)}"
+        wanted = dtype if want.dtype is torch.float32 else want.dtype
+        if got.dtype != wanted:
+            return f"an output has dtype {got.dtype}, expected {wanted}"
+    return None

@@ -1,7 +1,7 @@
 """Calls that an op is tried with: which shapes, which dtypes, from which seed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,12 +50,17 @@ class OpCase:
         return f"{self.op}({numbers})"
 
 
-def matrix(capabilities: Capabilities) -> Iterator[OpCase]:
+def matrix(capabilities: Capabilities, seed: int = 0) -> Iterator[OpCase]:
     """Yield small cases of every op in the dtypes, page sizes and schemes that a backend declares.
 
     Among them are one token and many, widths that are no power of two, bad fits for groups, rows of unequal length,
     windows, and every kind of KV pool.
     """
+    for case in _matrix(capabilities):
+        yield replace(case, seed=seed)
+
+
+def _matrix(capabilities: Capabilities) -> Iterator[OpCase]:
     for dtype in sorted(capabilities.dtypes):
         yield from _dense(dtype)
         yield from _paged(dtype, capabilities)
@@ -100,13 +105,13 @@ def _quantised(dtype: str, scheme: str) -> Iterator[OpCase]:
 
 
 def _paged(dtype: str, capabilities: Capabilities) -> Iterator[OpCase]:
-    page_sizes = capabilities.page_sizes or (1, 16)
+    page_sizes, layout = capabilities.page_sizes or (1, 16), {"head_major": capabilities.head_major_pages}
     for kv_dtype in sorted({dtype, *capabilities.kv_cache_dtypes}):
         for page_size in page_sizes:
-            pool = {"kv_heads": 2, "head_dim": 64, "kv_dtype": kv_dtype, "page_size": page_size, "dtype": dtype}
-            yield OpCase("store_kv", {"tokens": 19, **pool})
-            yield from _attention({**pool, "heads": 8, "window": 0})
-    pool = {"kv_heads": 3, "kv_dtype": dtype, "page_size": page_sizes[0], "dtype": dtype}
+            pool = {"kv_heads": 2, "head_dim": 64, "kv_dtype": kv_dtype, "page_size": page_size}
+            yield OpCase("store_kv", {"tokens": 19, **pool, **layout, "dtype": dtype})
+            yield from _attention({**pool, **layout, "heads": 8, "window": 0, "dtype": dtype})
+    pool = {"kv_heads": 3, "kv_dtype": dtype, "page_size": page_sizes[0], **layout, "dtype": dtype}
     yield from _attention({**pool, "head_dim": 64, "heads": 9, "window": 20})
     yield from _attention({**pool, "kv_heads": 4, "head_dim": 128, "heads": 4, "window": 0})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sglk.backends.kv_values import read_kv
+from sglk.backends.kv_values import HEAD_MAJOR_AXES, read_kv
 from sglk.backends.sampling_ops import drop_unlikely, keep_likeliest, scaled_probs
 from sglk.operators.arguments.dense import Shape
 
@@ -69,9 +69,9 @@ def stored_outputs(shape: Shape, arguments: Arguments, expected: Outputs, actual
     if len(actual) == 2:
         return first_problem(unequal(want, got) for want, got in pairs(expected, actual))
     slots_T = arguments[4]
-    others_S = torch.ones(len(actual[0]), dtype=torch.bool)
+    others_S = torch.ones(len(actual[2]), dtype=torch.bool)
     others_S[slots_T] = False
-    untouched = [unequal(want[others_S], got[others_S]) for want, got in pairs(expected, actual)]
+    untouched = [unequal(by_slot(want)[others_S], by_slot(got)[others_S]) for want, got in pairs(expected, actual)]
     if (problem := first_problem(untouched)) is not None:
         return f"slots that nothing was to be stored in: {problem}"
     pairs_of = ((0, 2), (1, 3))
@@ -111,6 +111,11 @@ def likeliest_outputs(shape: Shape, arguments: Arguments, expected: Outputs, act
         return "one id is named twice among the likeliest of a row"
     named_BC = arguments[0].float().log_softmax(-1).gather(1, ids_BC)
     return error_beyond(BOUNDS[torch.float32], named_BC, actual[1])
+
+
+def by_slot(pool: torch.Tensor) -> torch.Tensor:
+    """Return a pool or its scales with a row for each slot."""
+    return pool.transpose(1, 2).flatten(0, 1) if pool.ndim == HEAD_MAJOR_AXES else pool
 
 
 def bound_of(output: torch.Tensor) -> float:

@@ -1,6 +1,7 @@
 """Arguments of the ops on the paged KV pool. Letters as in `reference.py`; also B rows, P pages of a row.
 
-Slots that no row names hold NaN where the pool's dtype has it: what is read from them shows.
+A pool is [S, K, D], or with `head_major` in pages [pages, K, page size, D]. Slots that no row names hold NaN where the
+pool's dtype has it: what is read from them shows.
 """
 
 from typing import Any
@@ -74,12 +75,21 @@ def named_slots(shape: Shape, rows: PagedRows) -> torch.Tensor:
 def filled_pool(
     shape: Shape, unnamed_S: torch.Tensor, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return pool_SKD in the pool's dtype, and scales_SK where that is int8."""
+    """Return the pool in its own dtype, and scales_SK where that is int8."""
     sizes = (len(unnamed_S), shape["kv_heads"], shape["head_dim"])
     if shape["kv_dtype"] == "int8":
         scales_SK = torch.rand(sizes[:2], generator=generator) / 40
         scales_SK[unnamed_S] = torch.nan
-        return torch.randint(-127, 128, sizes, dtype=torch.int8, generator=generator), scales_SK
+        values_SKD = torch.randint(-127, 128, sizes, dtype=torch.int8, generator=generator)
+        return laid_out(shape, values_SKD), scales_SK
     pool_SKD = torch.randn(sizes, generator=generator)
     pool_SKD[unnamed_S] = torch.nan
-    return pool_SKD.to(TORCH_DTYPES[shape["kv_dtype"]]), None
+    return laid_out(shape, pool_SKD.to(TORCH_DTYPES[shape["kv_dtype"]])), None
+
+
+def laid_out(shape: Shape, pool_SKD: torch.Tensor) -> torch.Tensor:
+    """Return the pool in the layout that the case asks for."""
+    if not shape["head_major"]:
+        return pool_SKD
+    heads, width = pool_SKD.shape[1:]
+    return pool_SKD.view(-1, shape["page_size"], heads, width).transpose(1, 2).contiguous()

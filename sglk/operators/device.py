@@ -1,0 +1,24 @@
+"""The device whose ops are looked at."""
+
+from dataclasses import replace
+
+from sglk.backends.base import DeviceBackend
+from sglk.config.schema import OpsConfig
+from sglk.engine.loading import make_backend
+from sglk.engine.support import check_support
+
+
+def open_device(config: OpsConfig) -> DeviceBackend:
+    """Return the first device of a deployment, on which the reference may always stand in: what it does is looked at.
+
+    Raises BackendError where the chip's backend or its device is absent, ConfigError where it lacks what the deployment
+    asks for.
+    """
+    backend = make_backend(replace(config, backend=replace(config.backend, fallback="allow")), 0)
+    check_support(config.runtime, backend, where(config))
+    return backend
+
+
+def where(config: OpsConfig) -> str:
+    """Return the device's name for messages."""
+    return f"backend {config.backend.name!r} of chip {config.chip.name!r}"

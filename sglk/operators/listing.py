@@ -1,0 +1,60 @@
+"""Who runs the ops of a model on a chip, and why."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sglk.backends.base import DeviceBackend
+from sglk.backends.constraints import Trait
+from sglk.config.schema import OpsConfig
+from sglk.operators.cases import OPS
+from sglk.operators.device import where
+from sglk.operators.provenance import distribution_of, function_name
+from sglk.operators.steps import ModelOp, model_ops
+
+
+@dataclass(frozen=True)
+class ListedOp:
+    """One op of a model at one shape class, and what runs it."""
+
+    op: str
+    traits: dict[str, Trait]
+    decode: list[dict[str, Any]]
+    """`calls` in a decode step for each shape of the class; empty where the step has none."""
+    prefill: list[dict[str, Any]]
+    """The same in the prefill of a prompt."""
+    provider: str
+    """Whose implementation runs; `reference` = plain torch."""
+    function: str
+    distribution: str | None
+    reason: str
+    """Why this one: what was refused before it, and why."""
+    fallback: bool
+    """Whether the reference stands in for what the chip does not have."""
+
+
+def listed_ops(config: OpsConfig, backend: DeviceBackend) -> list[ListedOp]:
+    """Return every op that the model of `config` selects, in order of their share of the work and then of name."""
+    found = model_ops(config, backend, where(config))
+    return [_listed(choice.op, dict(choice.traits), found.ops, backend) for choice in found.classes]
+
+
+def _listed(op: str, traits: dict[str, Trait], ops: list[ModelOp], backend: DeviceBackend) -> ListedOp:
+    own = [each for each in ops if each.case.op == op and each.case.traits == traits]
+    bound = backend.ops.select(OPS[op], **traits)
+    choice = bound.choice
+    return ListedOp(
+        op,
+        traits,
+        [_calls(each, each.decode_calls) for each in own if each.decode_calls],
+        [_calls(each, each.prefill_calls) for each in own if each.prefill_calls],
+        choice.provider,
+        function_name(bound.function),
+        distribution_of(bound.function),
+        choice.reason,
+        choice.fallback,
+    )
+
+
+def _calls(op: ModelOp, calls: int) -> dict[str, Any]:
+    beside = {name: value for name, value in op.case.shape.items() if name not in op.case.traits}
+    return {"calls": calls, **beside}

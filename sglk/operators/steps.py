@@ -1,0 +1,183 @@
+"""Which ops a deployment's model calls in a decode step and in a prefill, at which shapes: found without weights.
+
+The model is built on torch's meta device and run by the engine's own runner.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sglk.backends.base import DeviceBackend
+from sglk.backends.dtypes import compute_dtype
+from sglk.backends.ops import Choice
+from sglk.backends.work import Work
+from sglk.config.schema import OpsConfig
+from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.messages import SamplingParams
+from sglk.engine.runner import ModelRunner
+from sglk.errors import ConfigError
+from sglk.layers.quantised_linear import QuantisedWeight
+from sglk.layers.weights import Weight
+from sglk.models.causal_lm import CausalLM
+from sglk.models.description import ModelDescription, describe_model
+from sglk.models.loader import open_weights
+from sglk.models.quantization import check_scheme, choose_scheme, quantization_of
+from sglk.models.registry import model_class
+from sglk.models.spec import ModelSpec
+from sglk.models.split import RankPart
+from sglk.operators.cases import OpCase
+from sglk.operators.empty_matrices import EmptyMatrices
+from sglk.operators.tracing import Call, TracingBackend
+from sglk.parallel.ranks import ALONE, Ranks
+
+SAMPLING = SamplingParams(temperature=0.8, top_p=0.95)
+"""What the rows of a traced step ask for."""
+
+ON_REQUEST = ("adjust_logits", "mask_logits", "token_logprobs")
+"""Ops that run only where a request asks for penalties, a grammar or logprobs."""
+
+LOGPROBS = 5
+"""How many likeliest tokens are taken to be asked for."""
+
+
+@dataclass
+class ModelOp:
+    """One op at one shape, and how often a model calls it."""
+
+    case: OpCase
+    work: Work | None
+    """Of one call; None where only a request makes the model call it."""
+    decode_calls: int = 0
+    """In one decode step."""
+    prefill_calls: int = 0
+    """In the prefill of one prompt, all its chunks together."""
+
+
+@dataclass(frozen=True)
+class ModelOps:
+    """All ops of a model on one device."""
+
+    ops: list[ModelOp]
+    """By shape, in the order of their first call."""
+    classes: list[Choice]
+    """Every shape class that the model's layers and the sampler selected, in order of op and class."""
+
+
+def model_ops(config: OpsConfig, backend: DeviceBackend, where: str) -> ModelOps:
+    """Return what the model of `config` would call on `backend`, which `where` names in messages.
+
+    Raises ModelLoadError where the model's architecture is not known, ConfigError where the device lacks what the
+    deployment asks for or the context is beyond the model's.
+    """
+    tracing = TracingBackend(backend.capabilities, config.ops.seed)
+    runtime = replace(config.runtime, nan_guard=False)
+    model = build_model(config, tracing, where)
+    runner = ModelRunner(model, tracing, runtime)
+    _check_lengths(config, runner.context_length)
+    found: dict[str, ModelOp] = {}
+    for call in _run(runner, tracing, [_decode(config)], config):
+        _entry(found, call).decode_calls += 1
+    for call in _run(runner, tracing, list(_prefill(config)), config):
+        _entry(found, call).prefill_calls += 1
+    classes = tracing.ops.choices()
+    for choice in classes:
+        if choice.op in ON_REQUEST:
+            case = _on_request(choice, config)
+            found.setdefault(str(case), ModelOp(case, None))
+    return ModelOps(list(found.values()), classes)
+
+
+def build_model(config: OpsConfig, backend: TracingBackend, where: str) -> CausalLM:
+    """Return one rank's part of the model, its weights without content."""
+    runtime = config.runtime
+    dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
+    spec = _spec(config, backend, where)
+    ranks = ALONE if runtime.tp_size == 1 else _FirstOf(runtime.tp_size)
+    part = RankPart(spec, ranks, config.model.name)
+    model = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
+    for weight in model.context.weights:
+        if isinstance(weight, QuantisedWeight):
+            weight.load(EmptyMatrices(weight), backend, dtype)
+        else:
+            assert isinstance(weight, Weight)
+            weight.tensor = backend.allocate(weight.shape, dtype)
+    return model
+
+
+def _on_request(choice: Choice, config: OpsConfig) -> OpCase:
+    counts = {"count": LOGPROBS} if choice.op == "token_logprobs" else {}
+    return OpCase(choice.op, {"tokens": config.ops.batch, **counts, **dict(choice.traits)}, config.ops.seed)
+
+
+class _FirstOf(Ranks):
+    """The first of several ranks, whose sums stay its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def _spec(config: OpsConfig, backend: TracingBackend, where: str) -> ModelSpec:
+    """Return the model's numbers, with the quantisation of every layer."""
+    runtime, name = config.runtime, f"model {config.model.name!r}"
+    description = describe_model(config.model, "dummy")
+    scheme = choose_scheme(runtime.quantization, description.quantization, name)
+    if scheme is None:
+        return description.spec
+    check_scheme(scheme.kind, backend, where)
+    source = open_weights(_with_files(config, description))
+    return replace(description.spec, quantization=quantization_of(source, scheme))
+
+
+def _with_files(config: OpsConfig, description: ModelDescription) -> ModelDescription:
+    """A checkpoint that is quantised says layer by layer how, which takes a look into its files."""
+    if description.quantization is None or config.runtime.load_format == "dummy":
+        return description
+    return describe_model(config.model, config.runtime.load_format)
+
+
+def _check_lengths(config: OpsConfig, most: int) -> None:
+    for name in ("context", "prompt"):
+        given = getattr(config.ops, name)
+        if given > most:
+            raise ConfigError(
+                f"ops.{name}={given} is beyond the context length of model {config.model.name!r}; write at most {most}"
+            )
+
+
+def _decode(config: OpsConfig) -> Batch:
+    pages = _pages(config.ops.context, config.runtime.page_size)
+    return Batch([_row(1, config.ops.context - 1, pages, samples=True) for _ in range(config.ops.batch)], 0)
+
+
+def _prefill(config: OpsConfig) -> Iterator[Batch]:
+    prompt, runtime = config.ops.prompt, config.runtime
+    chunk = prompt if runtime.chunked_prefill_size == -1 else runtime.chunked_prefill_size
+    chunk = min(chunk, runtime.max_prefill_tokens)
+    pages = _pages(prompt, runtime.page_size)
+    for start in range(0, prompt, chunk):
+        tokens = min(chunk, prompt - start)
+        yield Batch([_row(tokens, start, pages, samples=start + tokens == prompt)], 1)
+
+
+def _pages(tokens: int, page_size: int) -> range:
+    """Return pages for so many tokens; rows may share them, since nothing is stored."""
+    return range(-(-tokens // page_size))
+
+
+def _row(tokens: int, start: int, pages: range, *, samples: bool) -> BatchRow:
+    return BatchRow(
+        "traced", [0] * tokens, start, pages, SAMPLING, seed=0, num_generated=1 if tokens == 1 else 0, samples=samples
+    )
+
+
+def _run(runner: ModelRunner, tracing: TracingBackend, batches: list[Batch], config: OpsConfig) -> list[Call]:
+    runner.allocate_kv(
+        len(_pages(max(config.ops.context, config.ops.prompt), config.runtime.page_size)), config.runtime.page_size
+    )
+    tracing.trace.calls.clear()
+    for batch in batches:
+        runner.run(batch)
+    return list(tracing.trace.calls)
+
+
+def _entry(found: dict[str, ModelOp], call: Call) -> ModelOp:
+    return found.setdefault(str(call.case), ModelOp(call.case, call.work))
