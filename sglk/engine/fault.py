@@ -62,5 +62,5 @@ def failure_of(fault: Fault | None, quarantined: bool) -> RowFailure:
             "the model's logits are not finite, but were when the step was computed again; suspect the device, or an "
             "op whose results depend on more than its arguments"
         )
-    advice = "the reference runs in its place from now on" if quarantined else ADVICE[fault.cause]
+    advice = "it is switched off from now on" if quarantined else ADVICE[fault.cause]
     return RowFailure(f"{NOT_FINITE.message.partition(';')[0]}: {fault}; {advice}")

@@ -80,7 +80,8 @@ class ModelRunner:
         host_memory = self.backend.capabilities.host_memory
         # Main memory is one for all ranks, and each takes the same.
         sharers = self.model.ranks.size if host_memory else 1
-        room = DeviceRoom(memory.total // sharers, memory.free // sharers + held, host_memory)
+        splittable = not host_memory and self.backend.capabilities.collectives is not None
+        room = DeviceRoom(memory.total // sharers, memory.free // sharers + held, host_memory, splittable)
         context_length = runtime.context_length or self.context_length
         need = KVNeed(self.weights_bytes, self._layout.bytes_per_token, context_length)
         return kv_capacity_tokens(need, room, runtime)
@@ -185,7 +186,7 @@ class ModelRunner:
     def _switch_off(self, faults: Iterable[Fault]) -> None:
         for op, provider in dict.fromkeys((fault.op, fault.provider) for fault in faults):
             self.backend.ops.quarantine(op_named(op), provider, "quarantined, it returned NaN or infinity")
-            logger.error("op %s of %s is switched off; the reference runs in its place", op, provider)
+            logger.error("op %s of %s is switched off", op, provider)
 
     def _to_device(self, array: IntArray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.backend.device)
