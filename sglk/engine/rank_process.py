@@ -8,10 +8,10 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sglk.engine.failure import in_words
 from sglk.engine.loading import load_rank
 from sglk.engine.rank_messages import Call, Failure, Load, Reply
 from sglk.engine.rank_runner import RankRunner
-from sglk.errors import SglkError
 from sglk.parallel.ranks import RankGroup, RanksLost
 
 logger = logging.getLogger(__name__)
@@ -42,16 +42,13 @@ def serve(connection: Any) -> None:
         # The device, the driver and every op can raise anything; whoever asked gets to know.
         except Exception as error:
             logger.exception("%s failed", type(message).__name__)
-            value, failure = None, in_words(error)
+            value, failure = None, failure_of(error)
         connection.send(Reply(value, failure, part.peak_memory_bytes() if part else 0))
 
 
-def in_words(error: Exception) -> Failure:
+def failure_of(error: Exception) -> Failure:
     """Return what another process can be told of `error`."""
-    line = next(iter(str(error).splitlines()), "")
-    kind = type(error).__name__
-    text = line if isinstance(error, SglkError) else f"{kind}: {line}"
-    return Failure(kind, text, lost=isinstance(error, RanksLost))
+    return Failure(type(error).__name__, in_words(error), lost=isinstance(error, RanksLost))
 
 
 def _load(message: Load) -> RankRunner:

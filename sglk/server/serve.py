@@ -2,14 +2,16 @@
 
 import logging
 import sys
-import threading
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from sglk.cluster.fleet import Fleet
+from sglk.config.fleet import ReplicaConfig, alone
 from sglk.config.schema import ServeConfig
 from sglk.engine.engine import Engine
-from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
-from sglk.errors import ConfigError, RunError
+from sglk.engine.warm_up import warm_up
+from sglk.errors import ConfigError
 from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
@@ -17,12 +19,9 @@ from sglk.server.deployment import Deployment
 from sglk.server.http_server import HttpServer
 from sglk.server.port import bind, url_of
 
-WARM_UP_TIMEOUT_S = 600.0
-"""A first step may compile kernels."""
 
-
-def serve(config: ServeConfig, profile_path: Path | None) -> None:
-    """Serve `config` until a signal ends it; `profile_path` is the file of the profile in use.
+def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> None:
+    """Serve `config` by `replicas` until a signal ends it; `profile_path` is the file of the profile in use.
 
     The port is taken first and opens last: a conflict shows before weights are loaded, and whoever can connect gets
     answers.
@@ -30,7 +29,8 @@ def serve(config: ServeConfig, profile_path: Path | None) -> None:
     _check_supported(config)
     _set_up_logging(config.server.log_level)
     with closing(bind(config.server.host, config.server.port)) as listener:
-        deployment = load_deployment(config, profile_path)
+        deployment = load_deployment(config, profile_path, replicas)
+        deployment.fleet.start()
         url = url_of(listener)
 
         def announce() -> None:
@@ -42,50 +42,39 @@ def serve(config: ServeConfig, profile_path: Path | None) -> None:
         HttpServer(create_app(deployment), deployment, announce).run_until_stopped(listener)
 
 
-def load_deployment(config: ServeConfig, profile_path: Path | None = None) -> Deployment:
-    """Load model and chat template, start the engine and see it generate a token."""
+def load_deployment(
+    config: ServeConfig, profile_path: Path | None = None, replicas: Sequence[ReplicaConfig] | None = None
+) -> Deployment:
+    """Load model and chat template, start the engines and see each generate; `replicas` = None: `config` alone."""
     if config.server.chat_template is not None:
         # Weights may take minutes; a file of the user's is worth a look before.
         check_chat_template(config.server.chat_template)
-    engine = Engine.from_config(config)
+    fleet = Fleet(replicas or alone(config), config.router, launch_replica)
     try:
-        template = load_chat_template(engine.tokenizer, config.server.chat_template)
+        tokenizer = fleet.first.tokenizer
+        return Deployment(
+            config, fleet, tokenizer, load_chat_template(tokenizer, config.server.chat_template), profile_path
+        )
+    except BaseException:
+        fleet.shutdown()
+        raise
+
+
+def launch_replica(replica: ReplicaConfig) -> Engine:
+    """Load and start the engine of a replica, and see it generate; raises SglkError."""
+    engine = Engine.from_config(replica.config, replica.name)
+    try:
         engine.start()
         warm_up(engine)
     except BaseException:
         engine.shutdown(0.0)
         raise
-    return Deployment(config, engine, engine.tokenizer, template, profile_path)
-
-
-def warm_up(engine: Engine) -> None:
-    """Generate one token; raises RunError when the engine cannot."""
-    finished = threading.Event()
-    ends: list[Finish] = []
-
-    def on_output(output: Output) -> None:
-        if output.finish is not None:
-            ends.append(output.finish)
-            finished.set()
-
-    sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
-    engine.submit(GenerateRequest("warm-up", (0,), sampling), on_output)
-    if not finished.wait(WARM_UP_TIMEOUT_S):
-        raise RunError(f"the engine made no token within {WARM_UP_TIMEOUT_S:g} s; look for a stuck device")
-    if ends[0].reason != "length":
-        raise RunError(f"the engine cannot generate: {ends[0].message or ends[0].reason}")
+    return engine
 
 
 def _check_supported(config: ServeConfig) -> None:
     if config.engine.name != "native":
         raise ConfigError(f"engine {config.engine.name!r} cannot be served yet; choose engine=native")
-    devices = [device for group in config.groups for device in group.devices]
-    tp_size = config.runtime.tp_size
-    if len(config.groups) > 1 or len(devices) != tp_size:
-        raise ConfigError(
-            f"{len(devices)} devices are configured in {len(config.groups)} groups ({', '.join(devices)}); this version"
-            f" serves one group of runtime.tp_size={tp_size} devices, name that many in groups"
-        )
 
 
 def _set_up_logging(level: str) -> None:

@@ -22,6 +22,7 @@ class SmallBackend(CpuBackend):
     """A card with few formats."""
 
     name = "small"
+    api_version = 1
     capabilities = Capabilities(
         dtypes=frozenset({"fp32"}),
         kv_cache_dtypes=frozenset({"fp16", "fp32"}),
@@ -61,7 +62,7 @@ def test_what_the_device_has_passes_under_all_its_names(quantization: str | None
 def test_nothing_is_read_before_the_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_tiny_model(tmp_path)
     (folder / "model.safetensors").write_bytes(b"damaged")
-    monkeypatch.setattr("sglk.plugins._registered", {"small": SmallBackend})
+    monkeypatch.setattr("sglk.plugins.claims._registered", {"small": SmallBackend})
     words = [f"model.path={folder}", "model=local", "backend.name=small", "runtime.page_size=128"]
     config = compose("serve", [*words, "runtime.kv_cache_dtype=int8"]).config
     with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8 is not supported by backend 'small' of chip 'cpu'"):
@@ -91,6 +92,7 @@ def test_the_second_of_two_devices_serves(tmp_path: Path) -> None:
 
     class TwoDevices(CpuBackend):
         name = "two"
+        api_version = 1
 
         def __init__(self, *, index: int, **options: Any) -> None:
             super().__init__(index=index, **options)
@@ -100,6 +102,6 @@ def test_the_second_of_two_devices_serves(tmp_path: Path) -> None:
             return 2
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sglk.plugins._registered", {"two": TwoDevices})
+        patch.setattr("sglk.plugins.claims._registered", {"two": TwoDevices})
         load_runner(config)
     assert made == [1]
