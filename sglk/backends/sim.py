@@ -1,5 +1,6 @@
 """Any chip, imagined: memory and limits as its file declares them, time as its peak figures give it, and no result."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -11,6 +12,7 @@ from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryIn
 from sglk.backends.collectives import ProcessGroup
 from sglk.backends.op_limits import declared_limits
 from sglk.backends.ops import Denial, Fallback
+from sglk.backends.sim_chip import imagined
 from sglk.backends.sim_clock import DeviceClock
 from sglk.backends.sim_memory import GIB, META, DeviceMemory
 from sglk.backends.sim_ops import SimOps
@@ -29,13 +31,9 @@ from sglk.errors import BackendError, ConfigError, nearest
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
-
-ANY_DTYPE = ("bf16", "fp16", "fp32")
-"""What a chip computes in whose file does not say."""
-
-MISSING_MEMORY_GIB = 16.0
-"""Assumed where the chip's file leaves its memory to the device, and there is no device to ask."""
 
 OPTIONS = {
     "speed": 1.0,
@@ -73,15 +71,18 @@ class SimBackend(DeviceBackend):
         if chip is None:
             raise BackendError("the sim backend imitates a chip and was told none; give its description as `chip`")
         given = _checked(options)
-        self.chip = chip
+        self.chip, assumed = imagined(chip)
+        self.assumed = ", ".join(assumed)
+        """Figures that the chip's file lacks."""
+        if assumed:
+            logger.warning("the file of chip %r lacks figures; assuming %s", chip.name, self.assumed)
         self.answer_tokens = int(given["answer_tokens"])
-        self.capabilities = _capabilities(chip)
+        self.capabilities = _capabilities(self.chip)
         self.clock = DeviceClock(given["speed"])
-        self.rates = rates_of(
-            chip, Efficiency(given["bandwidth_efficiency"], given["compute_efficiency"], given["launch_us"])
-        )
-        total = int((chip.memory_gib or MISSING_MEMORY_GIB) * GIB)
-        self.memory = DeviceMemory(total, f"the simulated {chip.title}")
+        shares = Efficiency(given["bandwidth_efficiency"], given["compute_efficiency"], given["launch_us"])
+        self.rates = rates_of(self.chip, shares)
+        assert self.chip.memory_gib is not None
+        self.memory = DeviceMemory(int(self.chip.memory_gib * GIB), f"the simulated {chip.title}")
         self.ops = SimOps(self.clock, self.rates, declared_limits(chip), fallback, deny)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -125,7 +126,7 @@ class SimBackend(DeviceBackend):
         return DeviceInfo(
             name=f"{self.chip.title} (simulated)",
             sdk=f"torch {torch.__version__}",
-            details={"speed": f"{self.clock.speed:g}"},
+            details={"speed": f"{self.clock.speed:g}"} | ({"assumed": self.assumed} if self.assumed else {}),
         )
 
 
@@ -147,13 +148,12 @@ class SimSums:
 
 
 def _capabilities(chip: ChipConfig) -> Capabilities:
-    dtypes = chip.dtypes or list(ANY_DTYPE)
     return Capabilities(
-        dtypes=frozenset(dtypes),
-        kv_cache_dtypes=frozenset(chip.kv_cache_dtypes or dtypes),
+        dtypes=frozenset(chip.dtypes),
+        kv_cache_dtypes=frozenset(chip.kv_cache_dtypes),
         quantization=schemes_of(chip.quantization),
         page_sizes=tuple(chip.page_sizes),
-        default_dtype=dtypes[0],
+        default_dtype=chip.dtypes[0],
         collectives="simulated",
     )
 
@@ -163,7 +163,7 @@ def _checked(options: dict[str, Any]) -> dict[str, float]:
     for name, value in options.items():
         if name not in OPTIONS:
             raise ConfigError(
-                f"backend.options: the sim backend has no option {name!r}{nearest(name, OPTIONS)}; "
+                f"backend.options: the sim backend has no option {name!r}{nearest(name, OPTIONS) or ';'} "
                 f"it takes {', '.join(OPTIONS)}"
             )
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:

@@ -1,13 +1,10 @@
 """How fast an imagined chip works: its own peak figures, and documented guesses of how near software comes to them."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sglk.backends.work import Work, allreduce_bytes
 from sglk.config.schema import ChipConfig
-
-logger = logging.getLogger(__name__)
 
 BANDWIDTH_EFFICIENCY = 0.8
 """Assumed share of peak bandwidth that kernels reach; good ones copy at 80 to 90 % of it on most accelerators."""
@@ -29,11 +26,6 @@ FALLBACK_KERNELS = 8
 
 FALLBACK_TRAFFIC = 4.0
 """Assumed growth of an op's time when its intermediate results go through device memory, many of them in fp32."""
-
-MISSING = {"bandwidth_gb_s": 100.0, "interconnect_gb_s": 25.0}
-"""Assumed where the chip's file has no figure: a desktop processor's memory, a PCIe 4.0 x16 link in practice."""
-
-MISSING_TFLOPS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +67,12 @@ class Rates:
 
 
 def rates_of(chip: ChipConfig, efficiency: Efficiency) -> Rates:
-    """Return the rates of `chip`, with a warning that names what its file does not say."""
-    peaks = dict(chip.peak_tflops)
-    missing = [f"chip.{name}={value:g}" for name, value in MISSING.items() if getattr(chip, name) is None]
-    if not peaks:
-        peaks = dict.fromkeys(chip.dtypes or ["fp32"], MISSING_TFLOPS)
-        missing.append(f"chip.peak_tflops={MISSING_TFLOPS:g}")
-    if missing:
-        logger.warning("the file of chip %r lacks figures; assuming %s", chip.name, ", ".join(missing))
-    link = chip.interconnect_gb_s or MISSING["interconnect_gb_s"]
+    """Return the rates of `chip`, whose file lacks no figure: see `imagined`."""
+    assert chip.bandwidth_gb_s is not None
+    assert chip.interconnect_gb_s is not None
     return Rates(
-        bytes_per_s=(chip.bandwidth_gb_s or MISSING["bandwidth_gb_s"]) * 1e9 * efficiency.bandwidth,
-        flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in peaks.items()},
-        link_bytes_per_s=link * 1e9 * LINK_EFFICIENCY,
+        bytes_per_s=chip.bandwidth_gb_s * 1e9 * efficiency.bandwidth,
+        flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in chip.peak_tflops.items()},
+        link_bytes_per_s=chip.interconnect_gb_s * 1e9 * LINK_EFFICIENCY,
         launch_s=efficiency.launch_us * 1e-6,
     )

@@ -33,6 +33,8 @@ class DeviceRoom:
     """Now free for a pool; the weights are already in place."""
     host_memory: bool
     """Main memory, shared with everything else on the machine."""
+    splittable: bool = False
+    """Whether more devices can share weights and pool."""
 
 
 def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> int:
@@ -49,7 +51,8 @@ def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -
         return _requested_tokens(need, left, runtime.max_total_tokens, runtime.page_size)
     tokens = int(runtime.mem_fraction_static * device - need.weights_bytes) // need.bytes_per_token
     if tokens < runtime.page_size:
-        raise CapacityError(_too_small(need, device, runtime))
+        larger = "more devices (runtime.tp_size) or a larger one" if room.splittable else "a larger device"
+        raise CapacityError(_too_small(need, device, runtime, larger))
     if room.host_memory:
         pages = -(-need.context_length // runtime.page_size)
         window = runtime.max_running_requests * pages * runtime.page_size
@@ -90,7 +93,7 @@ def _requested_tokens(need: KVNeed, left: int, tokens: int, page_size: int) -> i
     return tokens
 
 
-def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig) -> str:
+def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig, larger: str) -> str:
     fraction = runtime.mem_fraction_static
     given = (
         f"runtime.mem_fraction_static={fraction:g} of {device} bytes is {int(fraction * device)} bytes, "
@@ -110,7 +113,9 @@ def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig) -> str:
     smallest = math.ceil(full / device * 1000) / 1000
     if smallest <= 1:
         return f"{given}; raise it to {smallest:g} or more, which leaves one request of {need.context_length} tokens"
+    if need.weights_bytes + runtime.page_size * need.bytes_per_token > device:
+        return f"{given}; no fraction leaves one page beside the weights; use {larger}"
     return (
         f"{given}; no fraction is enough for one request of {need.context_length} tokens ({full} bytes with the "
-        "weights); raise runtime.mem_fraction_static and lower runtime.context_length, or use a larger device"
+        f"weights); raise runtime.mem_fraction_static and lower runtime.context_length, or use {larger}"
     )

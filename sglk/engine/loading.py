@@ -23,7 +23,7 @@ from sglk.errors import BackendError
 from sglk.models.loader import LoadedModel, load_model
 from sglk.models.tokenizer import Tokenizer
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
-from sglk.plugins import create_backend, load_backend
+from sglk.plugins import create_backend
 
 
 def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
@@ -33,13 +33,18 @@ def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
     """
     if config.runtime.tp_size == 1:
         return load_rank(config, ALONE)
-    simulated = getattr(load_backend(_backend_name(config)), "simulated", False)
-    return _load_one_for_all(config) if simulated else _load_ranks(config)
+    config = _for_one_rank(config)
+    backend = make_backend(config, 0)
+    return _load_one_for_all(config, backend) if backend.simulated else _load_ranks(config, backend)
 
 
 def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer]:
     """Load backend and model for the device of one of `ranks`; raises any SglkError."""
-    backend, where = make_backend(config, ranks.rank), _place(config)
+    return _load_part(config, ranks, make_backend(config, ranks.rank))
+
+
+def _load_part(config: ServeConfig, ranks: Ranks, backend: DeviceBackend) -> tuple[ModelRunner, Tokenizer]:
+    where = _place(config)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
     if backend.simulated:
@@ -99,19 +104,18 @@ def _check_devices(group: GroupConfig, ranks: int, backend: DeviceBackend) -> No
             )
 
 
-def _load_one_for_all(config: ServeConfig) -> tuple[Runner, Tokenizer]:
+def _load_one_for_all(config: ServeConfig, backend: DeviceBackend) -> tuple[Runner, Tokenizer]:
     """Load the first rank alone, of a device that computes nothing: the others would do the same at the same time."""
     ranks = RankGroup(0, config.runtime.tp_size)
-    runner, tokenizer = load_rank(config, ranks)
+    runner, tokenizer = _load_part(config, ranks, backend)
     with TemporaryDirectory(prefix="sglk-ranks-") as folder:
         RankRunner(runner, ranks).join(Path(folder) / "store")
     return runner, tokenizer
 
 
-def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:
+def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRunner, Tokenizer]:
     """Start the processes of the other ranks, load all parts at the same time, and connect them."""
     size = config.runtime.tp_size
-    config = _for_one_rank(config)
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="sglk-ranks-")))
         followers = []
@@ -120,7 +124,7 @@ def _load_ranks(config: ServeConfig) -> tuple[ParallelRunner, Tokenizer]:
             ending.callback(follower.stop)
             follower.send(Load(config, rank))
         ranks = RankGroup(0, size)
-        runner, tokenizer = load_rank(config, ranks)
+        runner, tokenizer = _load_part(config, ranks, backend)
         for follower in followers:
             follower.receive()
         first, store = RankRunner(runner, ranks), folder / "store"

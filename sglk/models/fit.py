@@ -35,10 +35,16 @@ def _ways_out(model: CausalLM, free: int, capabilities: Capabilities) -> Iterato
     if halves and model.dtype == torch.float32 and model.weights_bytes <= 2 * free:
         yield f"runtime.dtype={halves[0]}"
     if capabilities.quantization and not _is_quantised(model):
-        yield "runtime.quantization"
+        yield f"runtime.quantization={' or '.join(sorted(capabilities.quantization))}"
     if capabilities.collectives is not None and not capabilities.host_memory:
-        yield "a higher runtime.tp_size"
+        yield f"runtime.tp_size={_fewest_ranks(model, free)} or more"
     yield "or a larger device"
+
+
+def _fewest_ranks(model: CausalLM, free: int) -> int:
+    """Return the smallest number of devices that might do; what each of them has in full makes it more."""
+    ranks = model.ranks.size
+    return max(ranks + 1, -(-model.weights_bytes * ranks // max(free, 1)))
 
 
 def _precision(model: CausalLM) -> str:

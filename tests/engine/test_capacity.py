@@ -64,10 +64,15 @@ def test_the_advice_leaves_whole_pages() -> None:
     assert kv_capacity_tokens(NEED, CARD, settings) // 1000 * 1000 >= NEED.context_length
 
 
-def test_a_device_too_small_for_any_fraction_says_so() -> None:
+def test_a_device_too_small_for_any_fraction_says_so_and_advises_what_helps() -> None:
     small = DeviceRoom(total=2 * GIB, free=GIB, host_memory=False)
-    with pytest.raises(CapacityError, match="no fraction is enough"):
+    with pytest.raises(CapacityError, match="no fraction leaves one page beside the weights; use a larger device"):
         kv_capacity_tokens(NEED, small, runtime())
+    tight = DeviceRoom(total=int(2.5 * GIB), free=GIB // 2, host_memory=False, splittable=True)
+    with pytest.raises(
+        CapacityError, match=r"no fraction is enough .*context_length, or use more devices \(runtime.tp"
+    ):
+        kv_capacity_tokens(NEED, tight, runtime(mem_fraction_static=0.5))
 
 
 def test_less_than_one_full_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_a_model_larger_than_the_device_is_refused_before_its_weights_are_made()
         load_model(model, runtime, Small(20 * GIB), "device 0")
     assert str(caught.value) == (
         "the weights of model 'qwen32b' take 122.1 GiB in fp32, device 0 has 20.0 GiB free of 24.0 GiB; use a smaller "
-        "model, runtime.quantization, a higher runtime.tp_size, or a larger device"
+        "model, runtime.quantization=w8a8, runtime.tp_size=7 or more, or a larger device"
     )
 
 
@@ -66,7 +66,8 @@ def test_a_model_larger_than_the_device_is_refused_before_its_weights_are_made()
 def test_what_is_done_already_is_not_advised() -> None:
     model = ModelConfig(name="qwen32b", **LARGE)
     runtime = RuntimeConfig(load_format="dummy", dtype="bf16", quantization="w8a8")
-    with pytest.raises(CapacityError, match=r"in bf16, partly quantised, .* use a smaller model, a higher runtime"):
+    advice = r"in bf16, partly quantised, .* use a smaller model, runtime.tp_size=2 or more"
+    with pytest.raises(CapacityError, match=advice):
         load_model(model, runtime, Small(20 * GIB))
 
 
