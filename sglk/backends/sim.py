@@ -103,10 +103,7 @@ class SimBackend(DeviceBackend):
 
     def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:
         """Check that the shapes fit; on the host, what comes from the device is zeros."""
-        if src.is_meta and not dst.is_meta:
-            dst.zero_()
-        else:
-            dst.copy_(src)
+        dst.copy_(torch.zeros((), dtype=src.dtype).expand(src.shape) if src.is_meta and not dst.is_meta else src)
 
     def execute_runnable(self, runnable: Callable[[], T]) -> T:
         """Run `runnable`, which hands its ops to the clock."""
