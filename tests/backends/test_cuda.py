@@ -69,6 +69,13 @@ def test_the_doctor_gets_the_same_reason() -> None:
     assert (finding.status, finding.why) == ("fail", f"torch {torch.__version__} is built without CUDA")
 
 
+def test_asking_for_a_gpu_starts_no_cuda() -> None:
+    assert list(CudaBackend.diagnose())
+    assert CudaBackend.installed_versions() == {}
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.slow
 def test_importing_the_backend_starts_no_cuda_and_asks_for_no_toolkit() -> None:
     code = "import sglk.backends.cuda, torch; print(torch.cuda.is_initialized())"
     environment = {"PATH": "/usr/bin:/bin", "CUDA_HOME": "/nonexistent"}
