@@ -10,9 +10,9 @@ from sglk.backends.finding import Finding, fail
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import console, plain_table
-from sglk.config.compose import Composed, compose
 from sglk.config.schema import ServeConfig
 from sglk.doctor.checks import examine
+from sglk.doctor.deployment import Deployment, deployment
 from sglk.doctor.machine import this_machine
 from sglk.errors import ConfigError
 from sglk.server.port import bind
@@ -35,18 +35,19 @@ def run(arguments: list[str]) -> int:
     if flags.help:
         command_help("doctor", "Look for what keeps a chip from serving here.", ServeConfig, _EXAMPLES, _FLAGS)
         return 0
-    composed, problems = _composed(flags)
-    findings = problems + examine(this_machine(bind), composed)
+    wanted, problems = what_to_examine(flags)
+    findings = problems + examine(this_machine(bind), wanted)
     if "--json" in flags.switches:
-        print(json.dumps(_document(composed, findings), indent=2, ensure_ascii=False))
+        print(json.dumps(_document(wanted, findings), indent=2, ensure_ascii=False))
     else:
         _print(findings)
     return 1 if _count(findings)["fail"] else 0
 
 
-def _composed(flags: CommonFlags) -> tuple[Composed[ServeConfig] | None, list[Finding]]:
+def what_to_examine(flags: CommonFlags) -> tuple[Deployment | None, list[Finding]]:
+    """Return the deployment that was asked for, or none and why when not even the defaults make one."""
     try:
-        return compose("serve", flags.arguments, flags.config_dir), []
+        return deployment(flags.arguments, flags.config_dir), []
     except ConfigError as error:
         # What the user typed is wrong, unless not even the defaults compose: then the installation is.
         if flags.arguments or flags.config_dir:
@@ -54,8 +55,8 @@ def _composed(flags: CommonFlags) -> tuple[Composed[ServeConfig] | None, list[Fi
         return None, [fail("configuration", str(error), "repair it; until then only the machine itself is checked")]
 
 
-def _document(composed: Composed[ServeConfig] | None, findings: list[Finding]) -> dict[str, Any]:
-    config = composed.config if composed else None
+def _document(wanted: Deployment | None, findings: list[Finding]) -> dict[str, Any]:
+    config = wanted.config if wanted else None
     return {
         "schema_version": SCHEMA_VERSION,
         "sglk": sglk.__version__,

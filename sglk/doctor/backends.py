@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
-from sglk.config.compose import Composed
-from sglk.config.schema import ServeConfig
 from sglk.doctor.children import ask
-from sglk.doctor.deployment import backends
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.device_memory import check_device_memory
 from sglk.doctor.devices import driver_version
 from sglk.doctor.libraries import library_findings
@@ -16,20 +14,16 @@ from sglk.doctor.packages import check_ranges
 from sglk.doctor.sentence import parted
 from sglk.doctor.vendors import vendor_of_backend
 from sglk.errors import RunError
-from sglk.plugins.claims import backend_plugins
 
 
-def check_backends(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_backends(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Load each backend in a child process, compare versions, load its libraries; then make the devices."""
-    failed: set[str] = set()
-    for name in backends(composed.config):
-        for finding in _backend(machine, name):
-            if finding.status == "fail":
-                failed.add(name)
-            yield finding
-    # Without its libraries a plugin can only say once more what is missing.
-    if composed.config.backend.name not in failed:
-        yield from check_device_memory(composed.config)
+    for name in deployment.backends:
+        findings = list(_backend(machine, name))
+        yield from findings
+        # Without its libraries a plugin can only say once more what is missing.
+        if not any(finding.status == "fail" for finding in findings):
+            yield from check_device_memory(deployment, name)
 
 
 def _backend(machine: Machine, name: str) -> Iterator[Finding]:
@@ -49,7 +43,7 @@ def _backend(machine: Machine, name: str) -> Iterator[Finding]:
         yield warn("backend", f"backend {name!r} cannot tell its {question}: {reason}", "tell the plugin's author")
     ranges = answer.get("requires", {})
     yield from check_ranges(machine, name, ranges, _reported(machine, name, answer))
-    yield from library_findings(machine, [*_own_distribution(name), *ranges])
+    yield from library_findings(machine, ranges)
 
 
 def _verified(answer: dict[str, Any]) -> str:
@@ -61,7 +55,3 @@ def _reported(machine: Machine, backend: str, answer: dict[str, Any]) -> dict[st
     vendor = vendor_of_backend(backend)
     versions = {"driver": driver_version(machine, vendor) if vendor else None, "sdk": None}
     return {**versions, **answer.get("versions", {})}
-
-
-def _own_distribution(backend: str) -> list[str]:
-    return [plugin.distribution for plugin in backend_plugins() if plugin.name == backend and plugin.distribution]

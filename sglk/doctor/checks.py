@@ -5,8 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from sglk.backends.finding import Finding, warn
-from sglk.config.compose import Composed
-from sglk.config.schema import ServeConfig
 from sglk.doctor import (
     backends,
     devices,
@@ -18,10 +16,11 @@ from sglk.doctor import (
     serving,
     torch_build,
 )
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 
 MachineCheck = Callable[[Machine], Iterable[Finding]]
-DeploymentCheck = Callable[[Machine, Composed[ServeConfig]], Iterable[Finding]]
+DeploymentCheck = Callable[[Machine, Deployment], Iterable[Finding]]
 
 MACHINE_CHECKS: tuple[MachineCheck, ...] = (
     interpreter.check_python,
@@ -29,6 +28,7 @@ MACHINE_CHECKS: tuple[MachineCheck, ...] = (
     interpreter.check_duplicates,
     interpreter.check_shadowing,
     interpreter.check_start_up_hooks,
+    offered_plugins.check_plugins,
     pcie.check_pci_bus,
     pcie.check_links,
     pcie.check_mixed_chips,
@@ -44,7 +44,6 @@ MACHINE_CHECKS: tuple[MachineCheck, ...] = (
 
 DEPLOYMENT_CHECKS: tuple[DeploymentCheck, ...] = (
     torch_build.check_torch,
-    offered_plugins.check_plugins,
     backends.check_backends,
     devices.check_devices,
     devices.check_visible_devices,
@@ -63,20 +62,20 @@ _WORKERS = 4
 """Most of the time goes into child processes that import torch."""
 
 
-def examine(machine: Machine, composed: Composed[ServeConfig] | None) -> list[Finding]:
+def examine(machine: Machine, deployment: Deployment | None) -> list[Finding]:
     """Run every check and return what they found, in the order of the tables.
 
-    Without a configuration only the machine is looked at. A check that fails is itself a finding.
+    Without a deployment only the machine is looked at. A check that fails is itself a finding.
     """
     jobs = [(_name(check), partial(check, machine)) for check in MACHINE_CHECKS]
-    if composed is not None:
-        jobs += [(_name(check), partial(check, machine, composed)) for check in DEPLOYMENT_CHECKS]
+    if deployment is not None:
+        jobs += [(_name(check), partial(check, machine, deployment)) for check in DEPLOYMENT_CHECKS]
     with ThreadPoolExecutor(_WORKERS) as pool:
-        return [finding for findings in pool.map(_run, jobs) for finding in findings]
+        return [finding for findings in pool.map(findings_of, *zip(*jobs, strict=True)) for finding in findings]
 
 
-def _run(job: tuple[str, Callable[[], Iterable[Finding]]]) -> list[Finding]:
-    name, check = job
+def findings_of(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Run one check to its end; what it raises on the way is the last finding."""
     findings: list[Finding] = []
     try:
         findings.extend(check())

@@ -1,8 +1,11 @@
 """What a deployment asks of a machine, from its configuration alone."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from sglk.config.compose import Composed, compose
+from sglk.config.fleet import replica_configs
 from sglk.config.model_size import num_parameters
 from sglk.config.quantization import NAMES
 from sglk.config.schema import ServeConfig
@@ -12,30 +15,43 @@ _SCHEME_BYTES = {"w8a8": 1.0, "w8a16": 1.0, "fp8": 1.0, "w4a16": 0.5}
 _USUAL_BYTES = 2.0
 
 
-def backends(config: ServeConfig) -> list[str]:
-    """Return the backends that drive the devices of all groups, the chosen one first."""
-    chosen = config.backend.name
-    kinds = dict.fromkeys(device.partition(":")[0] for group in config.groups for device in group.devices)
-    # A backend that stands in for others, as a simulated one does, drives devices of any name.
-    return sorted(kinds, key=lambda kind: kind != chosen) if chosen in kinds else [chosen]
+@dataclass(frozen=True)
+class Deployment:
+    """What is to be served, and with which devices."""
+
+    composed: Composed[ServeConfig]
+    replicas: list[ServeConfig]
+    """The configuration of each replica of each device group."""
+
+    @property
+    def config(self) -> ServeConfig:
+        """What the user chose for all groups alike."""
+        return self.composed.config
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends that drive the devices, the first group's first."""
+        return list(dict.fromkeys(replica.backend.name for replica in self.replicas))
+
+    def devices(self, backend: str) -> list[str]:
+        """Return the devices that `backend` drives, each once."""
+        used = [replica for replica in self.replicas if replica.backend.name == backend]
+        return list(dict.fromkeys(device for replica in used for device in replica.groups[0].devices))
+
+    def each_device(self, backend: str) -> Iterator[tuple[str, ServeConfig, int]]:
+        """Yield each device of `backend`, the first replica that it is part of, and its rank there."""
+        seen = set[str]()
+        for replica in self.replicas:
+            for rank, device in enumerate(replica.groups[0].devices):
+                if replica.backend.name == backend and device not in seen:
+                    seen.add(device)
+                    yield device, replica, rank
 
 
-def devices(config: ServeConfig, backend: str) -> list[str]:
-    """Return the devices that `backend` drives, each once."""
-    named = dict.fromkeys(device for group in config.groups for device in group.devices)
-    if backend in backends(config) and len(backends(config)) == 1:
-        return list(named)
-    return [device for device in named if device.partition(":")[0] == backend]
-
-
-def for_each_device(config: ServeConfig) -> Iterator[tuple[str, ServeConfig, int]]:
-    """Yield each device of the chosen backend, a deployment whose first group has it, and its rank there."""
-    wanted = devices(config, config.backend.name)
-    for group in config.groups:
-        for rank, device in enumerate(group.devices):
-            if device in wanted:
-                wanted.remove(device)
-                yield device, replace(config, groups=[group]), rank
+def deployment(arguments: Sequence[str] = (), config_dir: str | Path | None = None) -> Deployment:
+    """Return the deployment that `sglk serve` would start; raises ConfigError as that does."""
+    composed = compose("serve", arguments, config_dir)
+    return Deployment(composed, [replica.config for replica in replica_configs(composed, config_dir)])
 
 
 def weights_bytes(config: ServeConfig) -> float | None:

@@ -6,26 +6,27 @@ from typing import Any
 from sglk.backends.finding import Finding, fail, ok, warn
 from sglk.config.schema import ServeConfig
 from sglk.doctor.children import ask
-from sglk.doctor.deployment import for_each_device, weights_bytes
+from sglk.doctor.deployment import Deployment, weights_bytes
 from sglk.doctor.sentence import parted
 from sglk.errors import RunError
 
 _GIB = 2**30
 
 
-def check_device_memory(config: ServeConfig) -> Iterator[Finding]:
-    """Make each device of the chosen backend in a child process, and look at its memory."""
+def check_device_memory(deployment: Deployment, backend: str) -> Iterator[Finding]:
+    """Make each device of one backend in a child process, and look at its memory."""
+    wanted = {name: (config, rank) for name, config, rank in deployment.each_device(backend)}
     try:
-        answers = ask("devices", list(for_each_device(config)))
+        answers = ask("devices", [(name, *rest) for name, rest in wanted.items()])
     except RunError as error:
         yield fail("device", f"making the devices ends the process: {error}", "look at the driver's own log, and dmesg")
         return
-    for device, answer in answers.items():
+    for name, answer in answers.items():
         if "error" in answer:
             why, todo = parted(answer["error"])
-            yield fail("device", f"{device}: {why}", todo or "see the findings on devices")
+            yield fail("device", f"{name}: {why}", todo or "see the findings on devices")
         else:
-            yield from device_findings(config, device, answer)
+            yield from device_findings(wanted[name][0], name, answer)
 
 
 def device_findings(config: ServeConfig, device: str, answer: dict[str, Any]) -> Iterator[Finding]:

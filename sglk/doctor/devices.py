@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sglk.backends.finding import Finding, Status, fail, ok, warn
-from sglk.config.compose import Composed
-from sglk.config.schema import ServeConfig
-from sglk.doctor.deployment import backends, devices
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.doctor.pci import accelerators, has_bus
 from sglk.doctor.vendors import VENDORS, Vendor
@@ -16,13 +14,13 @@ from sglk.doctor.vendors import VENDORS, Vendor
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
 
-def check_devices(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Say for each vendor whether its devices can be reached; only those of the chosen backend have to be."""
     for vendor in VENDORS:
-        wanted = vendor.backend in backends(composed.config)
+        wanted = vendor.backend in deployment.backends
         yield from _vendor(machine, vendor, wanted)
         if wanted:
-            yield from _named_devices(machine, vendor, composed.config)
+            yield from _named_devices(machine, vendor, deployment.devices(vendor.backend))
 
 
 def _vendor(machine: Machine, vendor: Vendor, wanted: bool) -> Iterator[Finding]:
@@ -83,22 +81,22 @@ def _group_advice(node: Path) -> str:
         return "change the permissions of these nodes"
 
 
-def _named_devices(machine: Machine, vendor: Vendor, config: ServeConfig) -> Iterator[Finding]:
+def _named_devices(machine: Machine, vendor: Vendor, names: list[str]) -> Iterator[Finding]:
     count = len(machine.glob(f"dev/{vendor.nodes}"))
-    indexes = [int(device.rpartition(":")[2]) for device in devices(config, vendor.backend)]
+    indexes = [int(name.rpartition(":")[2]) for name in names]
     beyond = [index for index in indexes if index >= count]
     if count and beyond:
-        names = ", ".join(f"{vendor.backend}:{index}" for index in beyond)
-        yield fail("devices", f"{names} in groups, but this machine has {count}", "name devices from index 0 up")
+        absent = ", ".join(f"{vendor.backend}:{index}" for index in beyond)
+        yield fail("devices", f"{absent} in groups, but this machine has {count}", "name devices from index 0 up")
 
 
-def check_visible_devices(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_visible_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Read the variables that hide devices from a process."""
     for vendor in VENDORS:
         for variable in vendor.visible:
             value = machine.environment.get(variable)
             if value is not None:
-                yield _visible(machine, vendor, variable, value, vendor.backend in backends(composed.config))
+                yield _visible(machine, vendor, variable, value, vendor.backend in deployment.backends)
 
 
 def _visible(machine: Machine, vendor: Vendor, variable: str, value: str, wanted: bool) -> Finding:
@@ -122,9 +120,9 @@ def _visible(machine: Machine, vendor: Vendor, variable: str, value: str, wanted
     return ok(variable, f"{variable}={value}: the server numbers these devices from 0 again")
 
 
-def check_cuda_home(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_cuda_home(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Look where CUDA_HOME points; only plugins that compile kernels when they start ever do."""
-    wanted = "cuda" in backends(composed.config)
+    wanted = "cuda" in deployment.backends
     why = _cuda_home(machine)
     if why is None:
         yield ok("CUDA_HOME", "CUDA_HOME is not set, and nothing of sglk needs it")

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from sglk.backends.finding import Finding, ok, warn
 from sglk.backends.host_memory import host_memory
-from sglk.config.compose import Composed
-from sglk.config.schema import ServeConfig
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.doctor.pci import accelerators
 
@@ -105,17 +104,17 @@ def _unified_settings(machine: Machine) -> Iterator[tuple[str, str]]:
             yield f"{module} {parameter}", value
 
 
-def check_processor(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_processor(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Look at the processor's instructions and the threads that libraries will use."""
-    on_cpu = composed.config.backend.name == "cpu"
+    on_cpu = "cpu" in deployment.backends
     flags = _cpu_flags(machine)
     fast = [name for name in (*_FAST_HALVES, "avx512f", "avx2") if name in flags]
     yield ok("processor", f"{machine.cores} cores for this process, with {', '.join(fast) or 'no wide instructions'}")
-    halves = composed.config.runtime.dtype in ("bf16", "fp16")
+    halves = deployment.config.runtime.dtype in ("bf16", "fp16")
     if on_cpu and halves and flags and not flags & set(_FAST_HALVES):
         yield warn(
             "processor",
-            f"runtime.dtype={composed.config.runtime.dtype}, but this processor has neither AMX nor AVX512-BF16",
+            f"runtime.dtype={deployment.config.runtime.dtype}, but this processor has neither AMX nor AVX512-BF16",
             "runtime.dtype=fp32 is several times faster here",
         )
     yield from _quota(machine)

@@ -11,7 +11,8 @@ from sglk.doctor.children import ask
 from sglk.doctor.installed import named
 from sglk.doctor.machine import Machine
 from sglk.errors import RunError
-from sglk.plugins.causes import advice
+from sglk.plugins.causes import advice, module_path
+from sglk.plugins.plugin import BACKENDS
 
 _LIBRARY = re.compile(r".*\.so(\.\d+)*")
 _OTHER_PYTHON = re.compile(rf".*\.cpython-(?!{sys.version_info.major}{sys.version_info.minor}-).*")
@@ -31,8 +32,18 @@ def library_findings(machine: Machine, distributions: Iterable[str]) -> Iterator
 def native_libraries(found: Distribution) -> list[Path]:
     """Return the shared libraries of a distribution that this Python could load."""
     paths = [Path(str(file.locate())) for file in found.files or ()]
+    for folder in _plugin_folders(found):
+        paths += sorted(folder.rglob("*.so*"))
     fitting = [path for path in paths if _LIBRARY.fullmatch(path.name) and not _OTHER_PYTHON.fullmatch(path.name)]
-    return [path for path in fitting if path.exists()]
+    return [path for path in dict.fromkeys(map(Path.resolve, fitting)) if path.is_file()]
+
+
+def _plugin_folders(found: Distribution) -> Iterator[Path]:
+    """Yield the packages behind a plugin's entry points: an editable install does not list their files."""
+    for module in {entry.module.partition(".")[0] for entry in found.entry_points if entry.group == BACKENDS}:
+        path = module_path(module)
+        if path is not None and path.name == "__init__.py":
+            yield path.parent
 
 
 def _loaded(name: str, files: list[Path]) -> Iterator[Finding]:

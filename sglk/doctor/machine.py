@@ -36,7 +36,7 @@ class Machine:
     bind: Bind | None = None
     """Takes a server's socket, or raises a SglkError that says why it cannot; None = ports are not checked."""
     accessible: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK)
-    """Whether this process may read and write a device node."""
+    """Whether this process may read and write a device node or a folder."""
     disk_space: Callable[[Path], tuple[int, int]] = lambda path: shutil.disk_usage(path)[::2]
     """Total and free bytes of the disk below an existing path."""
 

@@ -1,17 +1,15 @@
 """Checks of what a server needs from the system: a port, open files, shared memory, disk, a tuned profile."""
 
-import os
 from collections.abc import Iterator
 from datetime import date
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from sglk.backends.finding import Finding, Status, fail, ok, warn
-from sglk.config.compose import Composed
 from sglk.config.home import expanded
 from sglk.config.model_size import num_parameters
 from sglk.config.profile_doubts import doubts
-from sglk.config.schema import ServeConfig
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.doctor.sentence import parted
 from sglk.errors import SglkError
@@ -23,9 +21,9 @@ _CHECKPOINT_BYTES = 2
 """Per weight, in most checkpoints."""
 
 
-def check_port(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_port(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Take the server's port for a moment."""
-    server = composed.config.server
+    server = deployment.config.server
     if machine.bind is None:
         return
     try:
@@ -37,10 +35,11 @@ def check_port(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Fi
     yield ok("port", f"port {server.port} of {server.host} is free" if server.port else "any free port is taken")
 
 
-def check_open_files(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_open_files(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Compare the limit of open files with one connection for each request that may run or wait."""
-    config, limit = composed.config, machine.max_open_files
-    need = config.server.max_queued_requests + config.runtime.max_running_requests + _SPARE_FILES
+    config, limit = deployment.config, machine.max_open_files
+    running = sum(replica.runtime.max_running_requests for replica in deployment.replicas)
+    need = config.server.max_queued_requests + running + _SPARE_FILES
     if 0 <= limit < need:
         yield warn(
             "open files",
@@ -52,9 +51,10 @@ def check_open_files(machine: Machine, composed: Composed[ServeConfig]) -> Itera
         yield ok("open files", f"{limit if limit >= 0 else 'any number of'} files may be open, {need} are needed")
 
 
-def check_shared_memory(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_shared_memory(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Look at /dev/shm, through which the parts of a split model talk."""
-    parts, folder = composed.config.runtime.tp_size, machine.root / "dev/shm"
+    parts = max(replica.runtime.tp_size for replica in deployment.replicas)
+    folder = machine.root / "dev/shm"
     if parts < 2:
         return
     if not folder.is_dir():
@@ -71,13 +71,13 @@ def check_shared_memory(machine: Machine, composed: Composed[ServeConfig]) -> It
         yield ok("shared memory", f"/dev/shm has {free / _GIB:.1f} GiB free")
 
 
-def check_weights(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_weights(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Look whether the model's files are here, or would fit where they are downloaded to."""
-    model = composed.config.model
+    model = deployment.config.model
     # A model that nobody asked for is the default's, and not what this run is about.
-    chosen = any(line.lstrip("+").startswith("model") for line in composed.overrides)
+    chosen = any(line.lstrip("+").startswith("model") for line in deployment.composed.overrides)
     bad: Status = "fail" if chosen else "warn"
-    if composed.config.runtime.load_format == "dummy":
+    if deployment.config.runtime.load_format == "dummy":
         yield ok("weights", "runtime.load_format=dummy needs no files")
     elif model.path is not None:
         found = expanded(model.path).exists()
@@ -135,7 +135,7 @@ def _existing(path: Path) -> Path:
 
 def check_working_folder(machine: Machine) -> Iterator[Finding]:
     """Look whether records, studies and profiles can be written, and whether there is room for temporary files."""
-    if not os.access(machine.cwd, os.W_OK):
+    if not machine.accessible(machine.cwd):
         yield warn(
             "working folder", f"{machine.cwd} cannot be written to: bench and tune put their records there",
             "start in a folder of your own",
@@ -149,24 +149,24 @@ def check_working_folder(machine: Machine) -> Iterator[Finding]:
             yield ok("disk", f"{folder} has {free / _GIB:.0f} GiB free")
 
 
-def check_profile(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_profile(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Say which tuned profile is in use, and why it may not be what this machine needs."""
-    config = composed.config
+    config = deployment.config
     tune = f"sglk tune chip={config.chip.name} model={config.model.name}"
-    if composed.profile_path is None:
+    if deployment.composed.profile_path is None:
         yield ok("profile", f"no tuned profile of {config.chip.name} and {config.model.name}: default values", tune)
         return
-    reasons = doubts(composed.profile_path, config, date.today())
+    reasons = doubts(deployment.composed.profile_path, config, date.today())
     for line in reasons:
         why, todo = parted(line)
         yield warn("profile", why, todo or tune)
     if not reasons:
-        yield ok("profile", f"tuned values from {composed.profile_path}")
+        yield ok("profile", f"tuned values from {deployment.composed.profile_path}")
 
 
-def check_configuration(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_configuration(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Repeat the warnings that every command prints, but for those of the profile, which has a check of its own."""
-    for line in composed.warnings:
+    for line in deployment.composed.warnings:
         if not line.startswith("profile "):
             why, todo = parted(line)
             yield warn("configuration", why, todo or "`sglk plugins` lists what is found")

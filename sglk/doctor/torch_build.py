@@ -1,13 +1,12 @@
 """Checks of torch: what it was built for, and whether it finds the devices that the chip needs it to find."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
-from sglk.config.compose import Composed
-from sglk.config.schema import ServeConfig
 from sglk.doctor.children import ask
-from sglk.doctor.deployment import backends
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.errors import RunError
 from sglk.plugins.causes import advice
@@ -16,14 +15,14 @@ _BUILDS = {"cuda": "cuda", "rocm": "hip"}
 """Backend -> what torch calls the toolkit that it has to be built with."""
 
 
-def check_torch(machine: Machine, composed: Composed[ServeConfig]) -> Iterator[Finding]:
+def check_torch(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Import torch in a child process and look at what it is."""
     try:
         build = ask("torch_build")
     except RunError as error:
         yield fail("torch", f"torch does not come up: {error}", _way_out(str(error), machine))
         return
-    yield from build_findings(build, backends(composed.config))
+    yield from build_findings(build, deployment.backends)
 
 
 def _way_out(message: str, machine: Machine) -> str:
@@ -59,13 +58,21 @@ def _kernels(device: dict[str, Any], architectures: list[str]) -> Iterator[Findi
     """Look for kernels that the device can run: those of its own generation, or text that the driver compiles."""
     if not architectures or device["architecture"] in architectures:
         return
-    generation = device["architecture"].rpartition("_")[2][:-1]
-    same = [name for name in architectures if name.startswith("sm_") and name.removeprefix("sm_")[:-1] == generation]
-    older = [name for name in same if name <= device["architecture"]]
-    if older or any(name.startswith("compute_") for name in architectures):
+    major, minor = _generation(device["architecture"])
+    known = [_generation(name) for name in architectures if name.startswith("sm_")]
+    # Text of any generation is compiled by the driver; code runs on later cards of its own major generation.
+    if any(name.startswith("compute_") for name in architectures):
+        return
+    if any(each[0] == major and each[1] <= minor for each in known):
         return
     yield warn(
         "torch",
         f"torch has no kernels for {device['name']} ({device['architecture']}), only for {', '.join(architectures)}",
         "install a build of torch for this card's generation",
     )
+
+
+def _generation(architecture: str) -> tuple[int, int]:
+    """Return (9, 0) for `sm_90` and `sm_90a`."""
+    digits = re.sub(r"\D", "", architecture)
+    return int(digits[:-1]), int(digits[-1])
