@@ -14,7 +14,8 @@ from sglk.engine.answer import Answer
 from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.core import Core
 from sglk.engine.failure import describe
-from sglk.engine.grammar import Grammars, Guide
+from sglk.engine.grammar import Grammars
+from sglk.engine.guide import Guide
 from sglk.engine.inbox import Inbox
 from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits

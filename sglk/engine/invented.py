@@ -14,7 +14,7 @@ import torch
 
 from sglk.backends.base import DeviceBackend
 from sglk.engine.batch import BatchRow, RowResult
-from sglk.engine.grammar import Mask
+from sglk.engine.guide import Mask
 from sglk.engine.logits import LogitChanges
 from sglk.engine.logprobs import Scorer, Target
 from sglk.engine.messages import TokenLogprob

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sglk.engine.grammar import BITS, Guide, Mask
+from sglk.engine.guide import BITS, Guide, Mask
 from sglk.engine.messages import SamplingParams
 from sglk.engine.penalties import Penalties, penalises
 

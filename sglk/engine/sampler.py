@@ -11,7 +11,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.constraints import Trait
 from sglk.backends.dtypes import dtype_name
 from sglk.engine.batch import NOT_FINITE, BatchRow, RowFailure, RowResult
-from sglk.engine.grammar import GrammarError
+from sglk.engine.guide import GrammarError
 from sglk.engine.logits import Edits, LogitChanges
 from sglk.engine.logprobs import Scorer
 

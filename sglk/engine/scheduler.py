@@ -12,7 +12,7 @@ from sglk.cache.table import PageTable
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.admission import NewTokenRatio
 from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
-from sglk.engine.grammar import Guide
+from sglk.engine.guide import Guide
 from sglk.engine.logits import logit_rules
 from sglk.engine.messages import Finish, GenerateRequest
 from sglk.engine.policy import find_policy

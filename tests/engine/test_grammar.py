@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglk.engine import grammar as module
-from sglk.engine.grammar import Grammars, Guide
+from sglk.engine.grammar import Grammars
+from sglk.engine.grammar_compiler import Compiler
+from sglk.engine.guide import Guide
 from sglk.engine.messages import Grammar, GrammarKind
 from sglk.errors import RequestError
 from sglk.models.byte_level import EOS_ID, IM_END_ID
@@ -130,7 +132,12 @@ def test_guides_of_one_grammar_are_independent() -> None:
         ("json_schema", '{"$ref": "http://localhost/x"}', "retriev"),
         ("json_schema", '{"not": {"type": "string"}}', "not"),
         ("json_schema", '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum"),
+        ("json_schema", '{"$ref": "#"}', "no text fits it"),
+        ("json_schema", "[" * 100_000, "nested too deeply"),
         ("choice", "[]", "at least one"),
+        ("choice", "5", "list"),
+        ("choice", "[1, 2]", "list"),
+        ("choice", '{"a": 1}', "list"),
         ("choice", '["a", ""]', "empty"),
         ("ebnf", "(((", "Lark"),
     ],
@@ -151,9 +158,9 @@ def test_a_refused_grammar_is_not_kept() -> None:
 def test_the_latest_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CACHED", 2)
     compiled = []
-    compile_ = Grammars._compile
+    compile_ = Compiler.__call__
     monkeypatch.setattr(
-        Grammars, "_compile", lambda self, grammar, _: compiled.append(grammar.text) or compile_(self, grammar, _)
+        Compiler, "__call__", lambda self, grammar: compiled.append(grammar.text) or compile_(self, grammar)
     )
     grammars = Grammars(TOKENIZER, 320, ENDS)
     for text in "abacabc":

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sglk.engine.grammar_compiler import Compiler
 from sglk.engine.messages import Grammar, SamplingParams
 from sglk.errors import RequestError
 from tests.engine.receiving import TOKENIZER, Receiver, submit
@@ -121,14 +122,14 @@ def test_a_wrong_grammar_is_refused_before_it_is_queued() -> None:
 def test_compiling_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with tiny_engine() as engine:
         compiling, release = threading.Event(), threading.Event()
-        compile_ = engine._grammars._compile
+        compile_ = Compiler.__call__
 
-        def slowly(*arguments: object) -> object:
+        def slowly(compiler: Compiler, grammar: Grammar) -> object:
             compiling.set()
             assert release.wait(20)
-            return compile_(*arguments)  # type: ignore[arg-type]
+            return compile_(compiler, grammar)
 
-        monkeypatch.setattr(engine._grammars, "_compile", slowly)
+        monkeypatch.setattr(Compiler, "__call__", slowly)
         guided: list[Receiver] = []
         thread = threading.Thread(target=lambda: guided.append(submit(engine, "slow", PROMPT, GUIDED)))
         thread.start()
