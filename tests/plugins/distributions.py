@@ -1,6 +1,5 @@
 """Throwaway distributions: a package and its metadata as an installer leaves them, in a folder of the path."""
 
-import sys
 import textwrap
 from pathlib import Path
 
@@ -50,7 +49,3 @@ def install_conf(site: Path, name: str, files: dict[str, str]) -> None:
 def environment(site: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a child that sees the distributions of `site`."""
     return {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{site}:{ROOT}", "OMP_NUM_THREADS": "1", **variables}
-
-
-SGLK = (sys.executable, "-P", "-m", "sglk")
-"""The command line, without the current folder on the path."""
