@@ -30,9 +30,10 @@ from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
+from sglk.config.quoting import quoted
 from sglk.config.schema import BenchConfig, OpsConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
-from sglk.config.sources import Layer, read_layers, runtime_sources
+from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
 from sglk.config.values import explain, require_values
 from sglk.errors import ConfigError
 from sglk.plugins import plugin_warnings
@@ -93,6 +94,9 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
             defaults = _defaults(loader, command, typed)
             _require_whole(defaults, command, search)
             layers = read_layers(defaults, search)
+            if chosen := _file_of_chips_backend(typed, layers, search):
+                typed = [line for line in typed if line != "backend=auto"] + [chosen]
+                layers = read_layers(_defaults(loader, command, typed), search)
             tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise explain(error, ROOTS[command], typed, layers, search) from error
@@ -135,6 +139,15 @@ def _require_name(name: str, group: str, choices: dict[str, str], overrides: Seq
     # Profiles are written under the name and looked for under the option.
     if name != choices[group] and not any(line.lstrip("+").startswith(f"{group}.name=") for line in overrides):
         raise ConfigError(f"{group}={choices[group]} says {group}.name={name}; give both one name")
+
+
+def _file_of_chips_backend(typed: Sequence[str], layers: Sequence[Layer], search: SearchPath) -> str | None:
+    """Return the override that puts the file of the chip's backend in place of `backend=auto`, if it has one."""
+    auto = any((layer.group, layer.option) == ("backend", "auto") for layer in layers)
+    if not auto or any(line.lstrip("+").startswith("backend.name=") for line in typed):
+        return None
+    named = raw_value("chip.backend", typed, layers)
+    return quoted("backend", named[0]) if named and named[0] in search.options("backend") else None
 
 
 def _to_object(tree: DictConfig) -> Any:

@@ -125,6 +125,8 @@ class BackendConfig:
     """Ops whose implementation is known to be wrong or slow, by name."""
     quarantine: bool = False
     """Run the reference op in place of an implementation that was caught returning NaN or infinity."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables that the plugin's libraries read when they load; one that is set already stays."""
     options: dict[str, Any] = field(default_factory=dict)
     """Free-form options handed to the plugin."""
 
