@@ -31,29 +31,33 @@ def check_device_memory(deployment: Deployment, backend: str) -> Iterator[Findin
 
 def device_findings(config: ServeConfig, device: str, answer: dict[str, Any]) -> Iterator[Finding]:
     """Judge what a child process says of one device: its memory against the model, its name against the profile."""
-    total, free = answer["total"], answer["free"]
-    wanted = total * config.runtime.mem_fraction_static
-    sizes = f"{device} ({answer['name']}): {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
-    need = weights_bytes(config)
-    share = None if need is None else need / config.runtime.tp_size
-    if share is not None and share > wanted:
-        yield fail(
+    yield _room(config, f"{device} ({answer['name']})", answer["total"], answer["free"])
+    yield from _measured_on(config, answer["name"])
+
+
+def _room(config: ServeConfig, device: str, total: int, free: int) -> Finding:
+    runtime, weights = config.runtime, weights_bytes(config)
+    planned = total if runtime.device_memory_gib is None else runtime.device_memory_gib * _GIB
+    # A pool of given size takes what it needs beside the weights, whatever the fraction.
+    wanted = planned * (1.0 if runtime.max_total_tokens else runtime.mem_fraction_static)
+    need = 0.0 if weights is None else weights / runtime.tp_size
+    sizes = f"{device}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    if need > wanted:
+        return fail(
             "device memory",
-            f"{sizes}; the weights of {config.model.name} take about {share / _GIB:.1f}, more than"
-            f" runtime.mem_fraction_static={config.runtime.mem_fraction_static:g} of it",
+            f"{sizes}; the weights of {config.model.name} take about {need / _GIB:.1f}, more than the"
+            f" {wanted / _GIB:.1f} of runtime.mem_fraction_static={runtime.mem_fraction_static:g}",
             "raise runtime.tp_size, quantise (runtime.quantization), or take a smaller model",
         )
-    elif share is not None and share > free:
-        yield fail("device memory", f"{sizes}; the weights take about {share / _GIB:.1f}", "end what holds the rest")
-    elif free < wanted:
-        yield warn(
+    if need > free:
+        return fail("device memory", f"{sizes}; the weights take about {need / _GIB:.1f}", "end what holds the rest")
+    if free < wanted and not runtime.max_total_tokens:
+        return warn(
             "device memory",
-            f"{sizes}, less than runtime.mem_fraction_static={config.runtime.mem_fraction_static:g} asks for",
+            f"{sizes}, less than runtime.mem_fraction_static={runtime.mem_fraction_static:g} asks for",
             "end what holds the rest, or lower the fraction",
         )
-    else:
-        yield ok("device memory", sizes)
-    yield from _measured_on(config, answer["name"])
+    return ok("device memory", sizes)
 
 
 def _measured_on(config: ServeConfig, name: str) -> Iterator[Finding]:

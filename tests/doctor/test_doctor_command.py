@@ -11,6 +11,7 @@ import pytest
 from sglk.cli import main
 from sglk.commands.doctor import what_to_examine
 from sglk.commands.flags import CommonFlags
+from sglk.commands.words import candidates
 from sglk.doctor.backends import check_backends
 from sglk.doctor.children import ask
 from sglk.doctor.deployment import deployment
@@ -137,6 +138,11 @@ def test_an_installation_that_composes_nothing_is_a_finding(monkeypatch: pytest.
     )
     with pytest.raises(ConfigError):
         what_to_examine(CommonFlags(arguments=["chip=cpu"]))
+
+
+def test_it_completes_what_serve_takes() -> None:
+    assert candidates(["doctor", "--j"]) == ["--json"]
+    assert candidates(["doctor", "chip=h1"]) == ["chip=h100"]
 
 
 def test_the_doctor_itself_stays_without_torch() -> None:

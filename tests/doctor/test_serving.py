@@ -111,10 +111,12 @@ def test_a_profile_that_is_doubtful(tree: Tree, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("words", "free_gib", "status", "part"),
     [
-        (["runtime.tp_size=1"], 31, "fail", "take about 61.0, more than runtime.mem_fraction_static=0.75 of it"),
+        (["runtime.tp_size=1"], 31, "fail", "take about 61.0, more than the 24.0 of runtime.mem_fraction_static=0.75"),
         (["runtime.tp_size=4"], 31, "ok", "31.0 of 32.0 GiB free"),
         (["runtime.tp_size=4"], 20, "warn", "less than runtime.mem_fraction_static=0.75 asks for"),
         (["runtime.tp_size=4"], 10, "fail", "the weights take about 15.3"),
+        (["runtime.tp_size=4", "runtime.max_total_tokens=1024"], 20, "ok", "20.0 of 32.0"),
+        (["runtime.tp_size=4", "runtime.device_memory_gib=16"], 31, "fail", "more than the 12.0 of"),
         (["runtime.tp_size=2", "runtime.quantization=w8a8_int8"], 31, "ok", "31.0 of 32.0"),
     ],
 )
