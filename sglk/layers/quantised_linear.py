@@ -91,7 +91,7 @@ class QuantisedWeight:
         groups = -(-inputs // self.scheme.width(inputs))
         if self.scheme.kind == "w4a16":
             return outputs * (inputs // 2 + groups * (2 if self.scheme.symmetric else 4))
-        return outputs * (inputs + groups * 4)
+        return outputs * (inputs + groups * (4 if self.scheme.symmetric else 5))
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""

@@ -72,9 +72,18 @@ class Weight:
 
 
 def read_part(source: TensorSource, part: Part) -> torch.Tensor | QuantisedMatrix:
-    """Return one tensor of the checkpoint; raises ModelLoadError where its shape is not the declared one."""
+    """Return one tensor of the checkpoint.
+
+    Raises ModelLoadError where its shape is not the declared one, or its numbers stand for others that nothing tells.
+    """
     name, shape = part
     stored = source.get(name)
+    if isinstance(stored, torch.Tensor) and (not stored.is_floating_point() or stored.dtype.itemsize == 1):
+        kind = str(stored.dtype).removeprefix("torch.")
+        raise ModelLoadError(
+            f"{source}: tensor {name!r} holds {kind} without the scales that belong to it; download the checkpoint "
+            "again, with its config.json"
+        )
     if tuple(stored.shape) != shape:
         raise ModelLoadError(f"{source}: tensor {name!r} has shape {list(stored.shape)}, expected {list(shape)}")
     return stored

@@ -21,15 +21,15 @@ class AwqWeights(QuantisedWeights):
 
     def matrix(self, layer: str) -> QuantisedMatrix:
         """Read one layer."""
-        packed = self.part(layer, "qweight")
+        packed = self.words(layer, "qweight")
         inputs, outputs = packed.shape[0], packed.shape[1] * 8
         group_size = self.config.scheme.width(inputs)
         groups = -(-inputs // group_size)
         return QuantisedMatrix(
             pack_nibbles(outputs_in_order(packed).t()),
-            self.part(layer, "scales", (groups, outputs)).t().contiguous(),
+            self.scales(layer, "scales", (groups, outputs)).t().contiguous(),
             group_size,
-            outputs_in_order(self.part(layer, "qzeros", (groups, outputs // 8))).t().contiguous(),
+            outputs_in_order(self.words(layer, "qzeros", (groups, outputs // 8))).t().contiguous(),
         )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from sglk.backends.quantised import QuantisedMatrix, pack_nibbles
 from sglk.backends.schemes import LinearScheme
-from sglk.models.quantised_weights import GroupOrder, QuantisedWeights, unpack_int32
+from sglk.models.quantised_weights import GroupOrder, QuantisedWeights, signed, unpack_int32
 
 
 class PackedWeights(QuantisedWeights):
@@ -20,31 +20,42 @@ class PackedWeights(QuantisedWeights):
 
     def scheme(self, layer: str) -> LinearScheme:
         """Return the scheme; layers of one order of columns may run as one product."""
-        return self._order(layer, self._shape(layer)[1]).scheme(self.config.scheme)
+        if not self._says_groups(layer):
+            return self.config.scheme
+        return self._order(layer, self.part(layer, "weight_g_idx").numel()).scheme(self.config.scheme)
 
     def matrix(self, layer: str) -> QuantisedMatrix:
         """Read one layer, columns brought into the order of their groups."""
         scheme = self.config.scheme
-        outputs, inputs = self._shape(layer)
-        group_size, order = scheme.width(inputs), self._order(layer, inputs)
         bits = 4 if scheme.kind == "w4a16" else 8
-        stored_OE = unpack_int32(self.part(layer, "weight_packed"), bits, 1)[:, :inputs]
-        values_OE = order.in_order(stored_OE)
-        scales_OG = self.part(layer, "weight_scale", (outputs, -(-inputs // group_size)))
+        packed = self.words(layer, "weight_packed")
+        outputs, inputs = self._shape(layer, packed, bits)
+        group_size, order = scheme.width(inputs), self._order(layer, inputs)
+        groups = -(-inputs // group_size)
+        values_OE = order.in_order(unpack_int32(packed, bits, 1)[:, :inputs])
+        scales_OG = self.scales(layer, "weight_scale", (outputs, groups))
         if bits == 8:
-            return QuantisedMatrix((values_OE.int() - 128).to(torch.int8), scales_OG, group_size, None, order.order_E)
+            return QuantisedMatrix(signed(values_OE), scales_OG, group_size, None, order.order_E)
         zeros_OG = None
         if not scheme.symmetric:
-            zeros_OG = unpack_int32(self.part(layer, "weight_zero_point"), 4, 0)[:outputs].contiguous()
+            zeros = self.words(layer, "weight_zero_point", (-(-outputs * bits // 32), groups))
+            zeros_OG = unpack_int32(zeros, bits, 0)[:outputs].contiguous()
         return QuantisedMatrix(pack_nibbles(values_OE), scales_OG, group_size, zeros_OG, order.order_E)
 
-    def _shape(self, layer: str) -> tuple[int, int]:
-        outputs, inputs = self.part(layer, "weight_shape", (2,)).tolist()
-        return int(outputs), int(inputs)
+    def _shape(self, layer: str, packed: torch.Tensor, bits: int) -> tuple[int, int]:
+        """Return outputs and inputs; the last word of an output may be filled up."""
+        stored = self.part(layer, "weight_shape", (2,))
+        outputs, inputs = (int(size) for size in stored.tolist())
+        if tuple(packed.shape) != (outputs, -(-inputs * bits // 32)):
+            raise self.misfit(layer, "weight_packed", packed, f"{bits}-bit values for `weight_shape` {stored.tolist()}")
+        return outputs, inputs
 
     def _order(self, layer: str, inputs: int) -> GroupOrder:
         group_size = self.config.scheme.width(inputs)
-        if not self.has(layer, "weight_g_idx"):
+        if not self._says_groups(layer):
             return GroupOrder(torch.arange(inputs) // group_size, group_size, layer)
         origin = f"{self}: tensor {f'{layer}.weight_g_idx'!r}"
         return GroupOrder(self.part(layer, "weight_g_idx", (inputs,)), group_size, origin)
+
+    def _says_groups(self, layer: str) -> bool:
+        return self.config.reordered or self.has(layer, "weight_g_idx")

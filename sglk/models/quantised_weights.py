@@ -73,6 +73,28 @@ class QuantisedWeights(WeightSource, ABC):
             raise ModelLoadError(f"{self}: tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         return tensor
 
+    def words(self, layer: str, part: str, shape: tuple[int, int] | None = None) -> torch.Tensor:
+        """Read an int32 matrix of packed values."""
+        packed = self.part(layer, part, shape)
+        if packed.dtype is not torch.int32 or packed.ndim != 2 or not packed.numel():
+            raise self.misfit(layer, part, packed, "an int32 matrix")
+        return packed
+
+    def scales(self, layer: str, part: str, shape: tuple[int, int]) -> torch.Tensor:
+        """Read a matrix of floats."""
+        scales = self.part(layer, part, shape)
+        if not scales.is_floating_point() or not scales.isfinite().all():
+            raise self.misfit(layer, part, scales, "finite floats")
+        return scales
+
+    def misfit(self, layer: str, part: str, found: torch.Tensor, expected: str) -> ModelLoadError:
+        """Return the complaint that a tensor is not what its layout says."""
+        kind, sizes = str(found.dtype).removeprefix("torch."), list(found.shape)
+        damage = ", some of them not finite" if kind.startswith("float") and not found.float().isfinite().all() else ""
+        return ModelLoadError(
+            f"{self}: tensor {f'{layer}.{part}'!r} holds {kind} of shape {sizes}{damage}, expected {expected}"
+        )
+
     def _belongs_to_layer(self, name: str) -> bool:
         layer, _, part = name.rpartition(".")
         return part in self.tensors and layer in self.layers
@@ -110,3 +132,8 @@ def unpack_int32(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
     values = packed.unsqueeze(dim + 1) >> (shifts[:, None] if dim == 0 else shifts)
     return (values & (1 << bits) - 1).flatten(dim, dim + 1).to(torch.uint8)
+
+
+def signed(values: torch.Tensor) -> torch.Tensor:
+    """Return unsigned 8-bit values less half of their range, as int8."""
+    return (values.to(torch.int16) - 128).to(torch.int8)

@@ -38,7 +38,9 @@ def choose_scheme(requested: str | None, found: CheckpointQuantization | None, w
             )
         assert name.scheme is not None
         return ON_LOAD[name.scheme]
-    if name.method not in (None, found.method) or name.scheme not in (None, found.scheme.kind):
+    # The name of a layout leaves the scheme to the checkpoint: GPTQ has several.
+    same = name.method == found.method if name.method else name.scheme == found.scheme.kind
+    if not same:
         raise ConfigError(
             f"runtime.quantization={requested} contradicts {where}, which is quantised as {found.scheme.kind} "
             f"({found.method}); set it to null or {found.scheme.kind}"

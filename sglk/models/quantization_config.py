@@ -12,6 +12,12 @@ METHODS = ("gptq", "awq", "compressed-tensors", "fp8", "w8a8_int8", "w8a8_fp8")
 
 _COMPRESSED_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
+_BY_GROUP_INDEX = ("group", "dynamic", True)
+"""compressed-tensors' values of `actorder` that come with a `weight_g_idx`."""
+
+_GPTQ_KINDS = {4: "w4a16", 8: "w8a16"}
+"""By bits."""
+
 _GPTQ_SETTINGS = "quantize_config.json"
 """Where older GPTQ tools keep their settings."""
 
@@ -29,6 +35,8 @@ class CheckpointQuantization:
     """compressed-tensors with values packed into int32."""
     block_rows: int = 1
     """Outputs that share a scale (blocks of fp8)."""
+    reordered: bool = False
+    """Whether every layer says which group each of its inputs belongs to."""
 
 
 def read_quantization(folder: Path) -> CheckpointQuantization | None:
@@ -63,12 +71,29 @@ def parse_quantization(settings: Fields) -> CheckpointQuantization:
 
 
 def _gptq(settings: Fields) -> CheckpointQuantization:
-    _require(settings, "bits", 4)
+    bits = settings.integer("bits")
+    if bits not in _GPTQ_KINDS:
+        raise settings.wrong("bits", "4 or 8")
     layout = settings.text("checkpoint_format", "gptq")
     if layout not in ("gptq", "gptq_v2"):
         raise settings.wrong("checkpoint_format", "'gptq' or 'gptq_v2'")
-    scheme = LinearScheme("w4a16", _group_size(settings), settings.flag("sym", True))
-    return CheckpointQuantization("gptq", scheme, zeros_less_one=layout == "gptq")
+    _refuse_overrides(settings)
+    scheme = LinearScheme(_GPTQ_KINDS[bits], _group_size(settings), settings.flag("sym", True))
+    reordered = settings.flag("desc_act", False)
+    return CheckpointQuantization("gptq", scheme, zeros_less_one=layout == "gptq", reordered=reordered)
+
+
+def _refuse_overrides(settings: Fields) -> None:
+    """Refuse layers of another format; those that are left out (`-:`) are recognised by their tensors."""
+    overrides = settings.values.get("dynamic") or {}
+    if not isinstance(overrides, dict) or not all(isinstance(change, dict) for change in overrides.values()):
+        raise settings.wrong("dynamic", "an object of objects")
+    for pattern, change in overrides.items():
+        for key in ("bits", "group_size", "sym"):
+            if not pattern.startswith("-:") and change.get(key, settings.values.get(key)) != settings.values.get(key):
+                raise ModelLoadError(
+                    f"{settings.origin}: `dynamic` gives some layers another `{key}`; one for all works"
+                )
 
 
 def _awq(settings: Fields) -> CheckpointQuantization:
@@ -115,7 +140,11 @@ def _compressed_group(group: Fields, layout: str) -> CheckpointQuantization:
         raise weights.wrong("symmetric", "true for 8-bit weights")
     scheme = LinearScheme(kind, group_size, symmetric)
     return CheckpointQuantization(
-        "compressed-tensors", scheme, packed=layout == "pack-quantized", block_rows=block_rows
+        "compressed-tensors",
+        scheme,
+        packed=layout == "pack-quantized",
+        block_rows=block_rows,
+        reordered=weights.values.get("actorder") in _BY_GROUP_INDEX,
     )
 
 

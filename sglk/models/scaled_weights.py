@@ -24,14 +24,18 @@ class ScaledWeights(QuantisedWeights):
         """Read one layer."""
         values_OE = self.part(layer, "weight")
         wanted = _DTYPES[self.config.scheme.kind]
-        if values_OE.dtype is not wanted or values_OE.ndim != 2:
-            raise ModelLoadError(f"{self}: tensor {f'{layer}.weight'!r} is {values_OE.dtype}, expected {wanted}")
+        if values_OE.dtype is not wanted or values_OE.ndim != 2 or not values_OE.numel():
+            kind = str(wanted).removeprefix("torch.")
+            raise self.misfit(layer, "weight", values_OE, f"a matrix of {kind}")
         outputs, inputs = values_OE.shape
         group_size = self.config.scheme.width(inputs)
         return QuantisedMatrix(values_OE, self._scales(layer, outputs, -(-inputs // group_size)), group_size)
 
     def _scales(self, layer: str, outputs: int, groups: int) -> torch.Tensor:
-        stored = self.part(layer, self.marker).float()
+        stored = self.part(layer, self.marker)
+        if not stored.is_floating_point() or not stored.isfinite().all():
+            raise self.misfit(layer, self.marker, stored, "finite floats")
+        stored = stored.float()
         rows = -(-outputs // self.config.block_rows)
         if stored.numel() == 1:
             return stored.reshape(1, 1).repeat(outputs, groups)

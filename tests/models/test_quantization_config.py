@@ -25,6 +25,7 @@ def compressed(weights: dict[str, Any], activations: dict[str, Any] | None = Non
     [
         (GPTQ, LinearScheme("w4a16", 128)),
         (GPTQ | {"sym": False, "group_size": -1}, LinearScheme("w4a16", -1, symmetric=False)),
+        (GPTQ | {"bits": 8, "dynamic": {"-:.*up_proj": {}}}, LinearScheme("w8a16", 128)),
         ({"quant_method": "awq", "bits": 4}, LinearScheme("w4a16", 128, symmetric=False)),
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, LinearScheme("fp8")),
         ({"quant_method": "fp8", "weight_block_size": [64, 128]}, LinearScheme("fp8", 128)),
@@ -51,7 +52,9 @@ def test_a_scheme_is_recognised(settings: dict[str, Any], scheme: LinearScheme) 
     [
         ({"quant_method": "bitsandbytes"}, r"config\.json: `quant_method` must be one of gptq, awq, .*bitsandbytes"),
         ({}, "`quant_method` is missing"),
-        (GPTQ | {"bits": 3}, "`bits` must be 4, not 3"),
+        (GPTQ | {"bits": 3}, "`bits` must be 4 or 8, not 3"),
+        (GPTQ | {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "`dynamic` gives some layers another `bits`"),
+        (GPTQ | {"dynamic": 3}, "`dynamic` must be an object of objects"),
         (GPTQ | {"group_size": 0}, "`group_size` must be a positive integer"),
         (GPTQ | {"checkpoint_format": "marlin"}, "`checkpoint_format` must be 'gptq' or 'gptq_v2'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "`version` must be 'gemm'"),

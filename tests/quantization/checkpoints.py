@@ -28,6 +28,7 @@ class Grid:
     scales_OG: np.ndarray
     zeros_OG: np.ndarray
     group_size: int
+    bits: int = 4
     groups_E: np.ndarray = field(init=False)
     """Group of each input."""
 
@@ -45,37 +46,41 @@ class Grid:
         return ((self.values_OE - zeros_OE) * scales_OE).astype(np.float32)
 
 
-def grid(weight_OE: np.ndarray, group_size: int, symmetric: bool) -> Grid:
-    """Round to 4 bits."""
+def grid(weight_OE: np.ndarray, group_size: int, symmetric: bool, bits: int = 4) -> Grid:
+    """Round to few bits."""
     outputs, inputs = weight_OE.shape
     size = inputs if group_size == -1 else min(group_size, inputs)
     groups = weight_OE.reshape(outputs, -1, size)
+    largest = 2**bits - 1
     if symmetric:
-        scales = np.abs(groups).max(-1) / 7
-        zeros = np.full(scales.shape, 8)
+        scales = np.abs(groups).max(-1) / (largest // 2)
+        zeros = np.full(scales.shape, 2 ** (bits - 1))
     else:
-        scales = (groups.max(-1) - groups.min(-1)) / 14
+        scales = (groups.max(-1) - groups.min(-1)) / (largest - 1)
         # GPTQ's first layout cannot hold a zero point of 0.
-        zeros = np.clip(np.round(-groups.min(-1) / scales), 1, 15).astype(int)
+        zeros = np.clip(np.round(-groups.min(-1) / scales), 1, largest).astype(int)
     scales = scales.astype(np.float16).astype(np.float32)
-    values = np.clip(np.round(groups / scales[..., None]) + zeros[..., None], 0, 15).astype(int)
-    return Grid(values.reshape(outputs, inputs), scales, zeros, size)
+    values = np.clip(np.round(groups / scales[..., None]) + zeros[..., None], 0, largest).astype(int)
+    return Grid(values.reshape(outputs, inputs), scales, zeros, size, bits)
 
 
-def words(values: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
-    """Put eight neighbours along the last axis into one int32, that at `order[0]` in the lowest bits."""
-    out = np.zeros((*values.shape[:-1], values.shape[-1] // 8), np.uint32)
+def words(values: np.ndarray, order: tuple[int, ...] = tuple(range(8)), bits: int = 4) -> torch.Tensor:
+    """Put neighbours along the last axis into one int32, that at `order[0]` in the lowest bits."""
+    each = 32 // bits
+    out = np.zeros((*values.shape[:-1], values.shape[-1] // each), np.uint32)
     for word in range(out.shape[-1]):
-        for place, neighbour in enumerate(order):
-            out[..., word] |= (values[..., 8 * word + neighbour].astype(np.uint32) & 15) << np.uint32(4 * place)
+        for place, neighbour in enumerate(order[:each]):
+            out[..., word] |= (values[..., each * word + neighbour].astype(np.uint32) & (2**bits - 1)) << np.uint32(
+                bits * place
+            )
     return torch.from_numpy(out.astype(np.int32))
 
 
 def gptq(g: Grid, less: int = 1) -> Tensors:
     """AutoGPTQ's layout; `less` is taken off every zero point."""
     return {
-        "qweight": words(g.values_OE).t().contiguous(),
-        "qzeros": words((g.zeros_OG - less).T),
+        "qweight": words(g.values_OE, bits=g.bits).t().contiguous(),
+        "qzeros": words((g.zeros_OG - less).T, bits=g.bits),
         "scales": torch.from_numpy(g.scales_OG.T.copy()).half(),
         "g_idx": torch.from_numpy(g.groups_E.astype(np.int32)),
         # Older tools store a bias of zeros whether the layer has one or not.

@@ -25,11 +25,11 @@ def compressed(layout: str, activations: bool = False, **weights: Any) -> dict[s
     return COMPRESSED | {"format": layout, "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
 
 
-def four_bit(
-    layout: Callable[[Grid], Tensors], size: int, symmetric: bool, shuffled: bool = False
+def few_bits(
+    layout: Callable[[Grid], Tensors], size: int, symmetric: bool, shuffled: bool = False, bits: int = 4
 ) -> Callable[[np.ndarray], tuple[Tensors, np.ndarray]]:
     def quantise(weight: np.ndarray) -> tuple[Tensors, np.ndarray]:
-        made = grid(weight, size, symmetric)
+        made = grid(weight, size, symmetric, bits)
         if layout is checkpoints.packed:
             made.scales_OG = torch.from_numpy(made.scales_OG).bfloat16().float().numpy()
         if shuffled:
@@ -59,8 +59,21 @@ def test_gptq_and_awq_compute_what_their_numbers_say(
     shuffled: bool,
     size: int,
 ) -> None:
-    pair = write_pair(tmp_path, settings | {"group_size": size}, four_bit(layout, size, symmetric, shuffled))
+    pair = write_pair(tmp_path, settings | {"group_size": size}, few_bits(layout, size, symmetric, shuffled))
     assert_equal_to_twin(*pair, "w4a16")
+
+
+@pytest.mark.parametrize(("symmetric", "shuffled", "size"), [(True, False, -1), (False, False, 32), (False, True, 64)])
+@pytest.mark.parametrize("layout", [checkpoints.gptq, checkpoints.gptq_v2])
+def test_gptq_of_8_bits_computes_what_its_numbers_say(
+    tmp_path: Path, layout: Callable[[Grid], Tensors], symmetric: bool, shuffled: bool, size: int
+) -> None:
+    settings = GPTQ | {"bits": 8, "sym": symmetric, "desc_act": shuffled, "group_size": size}
+    settings["checkpoint_format"] = layout.__name__
+    quantise = few_bits(layout, size, symmetric, shuffled, bits=8)
+    pair = write_pair(tmp_path, settings, quantise, architecture="Qwen2ForCausalLM")
+    assert_equal_to_twin(*pair, "w8a16")
+    assert kinds(load(pair[0], quantization="gptq")) == {"w8a16"}
 
 
 @pytest.mark.parametrize(("symmetric", "shuffled"), [(True, False), (False, False), (False, True)])
@@ -70,7 +83,7 @@ def test_packed_compressed_tensors_compute_what_their_numbers_say(
     settings = compressed(
         "pack-quantized", num_bits=4, type="int", symmetric=symmetric, strategy="group", group_size=32
     )
-    pair = write_pair(tmp_path, settings, four_bit(checkpoints.packed, 32, symmetric, shuffled))
+    pair = write_pair(tmp_path, settings, few_bits(checkpoints.packed, 32, symmetric, shuffled))
     assert_equal_to_twin(*pair, "w4a16")
 
 
@@ -163,7 +176,7 @@ def test_projections_in_different_orders_run_apart(tmp_path: Path) -> None:
 
 
 def test_layers_that_the_quantiser_left_out_stay_in_full_precision(tmp_path: Path) -> None:
-    quantise = four_bit(checkpoints.awq, 32, symmetric=False)
+    quantise = few_bits(checkpoints.awq, 32, symmetric=False)
     settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "modules_to_not_convert": ["v_proj", "layers.1"]}
     quantised, twin = write_pair(tmp_path, settings, quantise, skip="v_proj")
     model = load(quantised)
@@ -177,15 +190,15 @@ def test_layers_that_the_quantiser_left_out_stay_in_full_precision(tmp_path: Pat
 def test_biases_are_added_once(tmp_path: Path) -> None:
     settings = {"quant_method": "awq", "bits": 4, "group_size": 32}
     pair = write_pair(
-        tmp_path, settings, four_bit(checkpoints.awq, 32, symmetric=False), architecture="Qwen2ForCausalLM"
+        tmp_path, settings, few_bits(checkpoints.awq, 32, symmetric=False), architecture="Qwen2ForCausalLM"
     )
     assert_equal_to_twin(*pair, "w4a16")
 
 
 def test_a_quantised_head_is_read_in_full_precision(tmp_path: Path) -> None:
-    quantised, twin = write_pair(tmp_path, GPTQ | {"group_size": 32}, four_bit(checkpoints.gptq, 32, symmetric=True))
+    quantised, twin = write_pair(tmp_path, GPTQ | {"group_size": 32}, few_bits(checkpoints.gptq, 32, symmetric=True))
     head = load_file(quantised / "model.safetensors")["lm_head.weight"]
-    tensors, weight = four_bit(checkpoints.gptq, 32, symmetric=True)(head.numpy())
+    tensors, weight = few_bits(checkpoints.gptq, 32, symmetric=True)(head.numpy())
     replace_tensors(quantised, {f"lm_head.{part}": tensor for part, tensor in tensors.items()}, ["lm_head.weight"])
     replace_tensors(twin, {"lm_head.weight": torch.from_numpy(weight)})
     assert_equal_to_twin(quantised, twin, "w4a16")
@@ -193,19 +206,19 @@ def test_a_quantised_head_is_read_in_full_precision(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("requested", [None, "w4a16", "gptq"])
 def test_the_given_scheme_may_agree_with_the_checkpoint(tmp_path: Path, requested: str | None) -> None:
-    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, four_bit(checkpoints.gptq, 32, symmetric=True))
+    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, few_bits(checkpoints.gptq, 32, symmetric=True))
     assert kinds(load(quantised, quantization=requested)) == {"w4a16"}
 
 
 @pytest.mark.parametrize("requested", ["w8a8", "awq", "fp8", "compressed-tensors"])
 def test_a_scheme_that_contradicts_the_checkpoint_is_refused(tmp_path: Path, requested: str) -> None:
-    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, four_bit(checkpoints.gptq, 32, symmetric=True))
+    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, few_bits(checkpoints.gptq, 32, symmetric=True))
     with pytest.raises(ConfigError, match=rf"quantization={requested} contradicts .* w4a16 \(gptq\); set it to null"):
         load(quantised, quantization=requested)
 
 
 def test_a_layout_asked_of_a_full_precision_checkpoint_is_refused(tmp_path: Path) -> None:
-    _, twin = write_pair(tmp_path, GPTQ, four_bit(checkpoints.gptq, 32, symmetric=True))
+    _, twin = write_pair(tmp_path, GPTQ, few_bits(checkpoints.gptq, 32, symmetric=True))
     with pytest.raises(
         ConfigError, match=r"quantization=gptq asks for .* quantised already.*choose null, or one of w8a8"
     ):
@@ -214,13 +227,13 @@ def test_a_layout_asked_of_a_full_precision_checkpoint_is_refused(tmp_path: Path
 
 def test_the_wrong_zero_point_convention_is_noticed(tmp_path: Path) -> None:
     settings = GPTQ | {"group_size": 32, "checkpoint_format": "gptq_v2"}
-    quantised, _ = write_pair(tmp_path, settings, four_bit(checkpoints.gptq, 32, symmetric=True))
+    quantised, _ = write_pair(tmp_path, settings, few_bits(checkpoints.gptq, 32, symmetric=True))
     with pytest.raises(ModelLoadError, match=r"zero point 7 where `sym` promises 8; `checkpoint_format`"):
         load(quantised)
 
 
 def test_a_tensor_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -> None:
-    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, four_bit(checkpoints.gptq, 32, symmetric=True))
+    quantised, _ = write_pair(tmp_path, GPTQ | {"group_size": 32}, few_bits(checkpoints.gptq, 32, symmetric=True))
     name = "model.layers.1.mlp.down_proj.scales"
     scales = load_file(quantised / "model.safetensors")[name]
     replace_tensors(quantised, {name: scales[:2]})
@@ -228,6 +241,59 @@ def test_a_tensor_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -> No
         load(quantised)
     replace_tensors(quantised, {}, [name])
     with pytest.raises(ModelLoadError, match=r"'model\.layers\.1\.mlp\.down_proj\.scales' is missing"):
+        load(quantised)
+
+
+LAYER = "model.layers.1.mlp.down_proj"
+
+PACKED = compressed("pack-quantized", num_bits=4, type="int", symmetric=False, strategy="group", group_size=32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantise", "part", "spoil", "message"),
+    [
+        (GPTQ, few_bits(checkpoints.gptq, 128, True), "qweight", torch.flatten, "int32 of shape .* an int32 matrix"),
+        (GPTQ, few_bits(checkpoints.gptq, 128, True), "qweight", lambda t: t[:0], "an int32 matrix"),
+        (GPTQ, few_bits(checkpoints.gptq, 128, True), "qweight", torch.Tensor.long, "int64 .* an int32 matrix"),
+        (GPTQ, few_bits(checkpoints.gptq, 128, True), "scales", lambda t: t * torch.nan, "not finite"),
+        (GPTQ | {"desc_act": True}, few_bits(checkpoints.gptq, 128, True), "g_idx", None, "is missing"),
+        (PACKED, few_bits(checkpoints.packed, 32, False), "weight_packed", lambda t: t[:, 1:], "4-bit values for"),
+        (PACKED, few_bits(checkpoints.packed, 32, False), "weight_shape", lambda t: t * 2**40, "4-bit values for"),
+        (PACKED, few_bits(checkpoints.packed, 32, False), "weight_shape", lambda t: -t, "4-bit values for"),
+        (PACKED, few_bits(checkpoints.packed, 32, False), "weight_zero_point", lambda t: t[1:], r"expected \[8, 4\]"),
+        (
+            compressed("int-quantized", num_bits=8, type="int", strategy="channel"),
+            eight_bit,
+            "weight_scale",
+            None,
+            "holds int8 without the scales",
+        ),
+        ({"quant_method": "fp8"}, floats(None, "weight_scale"), "weight_scale", None, "holds float8_e4m3fn without"),
+        ({"quant_method": "fp8"}, floats(None, "weight_scale"), "weight", torch.flatten, "a matrix of float8_e4m3fn"),
+    ],
+)
+def test_what_does_not_fit_its_layout_is_refused_in_one_line(
+    tmp_path: Path,
+    settings: dict[str, Any],
+    quantise: Callable[[np.ndarray], tuple[Tensors, np.ndarray]],
+    part: str,
+    spoil: Callable[[torch.Tensor], torch.Tensor] | None,
+    message: str,
+) -> None:
+    quantised, _ = write_pair(tmp_path, settings, quantise)
+    name = f"{LAYER}.{part}"
+    stored = load_file(quantised / "model.safetensors")[name]
+    replace_tensors(quantised, {} if spoil is None else {name: spoil(stored)}, [name] if spoil is None else None)
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load(quantised)
+    assert f"'{LAYER}.weight" in str(caught.value) or f"'{name}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_lost_its_configuration_is_not_taken_for_full_precision(tmp_path: Path) -> None:
+    quantised, twin = write_pair(tmp_path, {"quant_method": "w8a8_int8"}, eight_bit)
+    (quantised / "config.json").write_bytes((twin / "config.json").read_bytes())
+    with pytest.raises(ModelLoadError, match="holds int8 without the scales that belong to it"):
         load(quantised)
 
 
