@@ -147,7 +147,8 @@ class SimSums:
 def _capabilities(chip: ChipConfig) -> Capabilities:
     return Capabilities(
         dtypes=frozenset(chip.dtypes),
-        kv_cache_dtypes=frozenset(chip.kv_cache_dtypes),
+        # `auto` is the compute dtype, whether or not it may be asked for by name.
+        kv_cache_dtypes=frozenset({*chip.kv_cache_dtypes, *chip.dtypes}),
         quantization=schemes_of(chip.quantization),
         page_sizes=tuple(chip.page_sizes),
         default_dtype=chip.dtypes[0],

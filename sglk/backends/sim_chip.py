@@ -23,6 +23,4 @@ def imagined(chip: ChipConfig) -> tuple[ChipConfig, list[str]]:
     if not chip.peak_tflops:
         missing["peak_tflops"] = ASSUMED_TFLOPS
         chip = replace(chip, peak_tflops=dict.fromkeys(chip.dtypes, ASSUMED_TFLOPS))
-    if not chip.kv_cache_dtypes:
-        chip = replace(chip, kv_cache_dtypes=list(chip.dtypes))
     return chip, [f"chip.{name}={value}" for name, value in missing.items()]

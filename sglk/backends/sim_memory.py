@@ -36,8 +36,8 @@ class DeviceMemory:
         size = math.prod(shape) * dtype.itemsize
         if size > self.free_bytes:
             raise CapacityError(
-                f"{self._owner} has {self.free_bytes / GIB:.2f} of {self.total / GIB:.2f} GiB of memory free, "
-                f"{size / GIB:.2f} GiB were asked for; lower the need"
+                f"{self._owner} has {self.free_bytes} of {self.total} bytes of memory free, {size} were asked for; "
+                "lower the need"
             )
         tensor = torch.empty(shape, dtype=dtype, device=META)
         storage = tensor.untyped_storage()

@@ -25,10 +25,15 @@ MOST_WORDS = 1024
 FEWEST_WORDS = 64
 _WORD = re.compile(rb" [a-z]{2,}")
 _LETTER = re.compile(rb"[ a-z]")
-_CLOSING = re.compile(rb'["\]}]+')
+_QUOTE = re.compile(rb'"')
+_BRACKET = re.compile(rb"[\]}]")
+_BLANK = re.compile(rb"\s+")
 
-CLOSING_ODDS = 8
-"""A guided answer ends what it can end once in so many tokens, so that texts without a limit come to an end."""
+TEXT_ODDS, ODDS = 8, 2
+"""A guided answer ends a text once in so many tokens, anything else that may end sooner: so it comes to an end."""
+
+FREE_WORDS = 16
+"""Where a grammar allows more words than that, it is in the middle of a text."""
 
 LAST_TOKENS = 8
 """The end of the text that decides on the next token, beside the number of tokens before it."""
@@ -44,8 +49,11 @@ class Words:
     """Tokens that answers are made of."""
 
     ordinary: Sequence[int]
-    closing: frozenset[int]
-    """Quotes and brackets that end a part of a JSON text."""
+    quotes: frozenset[int]
+    brackets: frozenset[int]
+    """Brackets that end a part of a JSON text."""
+    blank: frozenset[int]
+    """White space, which a grammar may allow without end."""
     ends: frozenset[int]
     """Tokens that end an answer."""
 
@@ -60,7 +68,8 @@ class Words:
         words = list(islice(_matching(texts, _WORD), MOST_WORDS))
         if len(words) < FEWEST_WORDS:
             words = list(_matching(texts, _LETTER)) or [token for token, text in texts if text]
-        return cls(words or range(vocab_size), frozenset(_matching(texts, _CLOSING)), ends)
+        quotes, brackets, blank = (frozenset(_matching(texts, each)) for each in (_QUOTE, _BRACKET, _BLANK))
+        return cls(words or range(vocab_size), quotes, brackets, blank, ends)
 
 
 def _matching(texts: Sequence[tuple[int, bytes]], pattern: re.Pattern[bytes]) -> Iterator[int]:
@@ -71,8 +80,8 @@ class InventedTokens(Sampler):
     """A Sampler whose tokens are functions of the request's own text, and of its seed where chance decides.
 
     They are words that mean nothing, follow the request's grammar, and do not depend on what else is in the batch. An
-    answer that nothing else ends ends by itself after the backend's `answer_tokens`, unless the request ignores ends. Penalties and
-    biases take their time and have no effect.
+    answer that nothing else ends ends by itself after the backend's `answer_tokens`, unless the request ignores ends.
+    Penalties and biases take their time and have no effect.
     """
 
     def __init__(self, backend: DeviceBackend, dtype: torch.dtype, vocab_size: int, words: Words) -> None:
@@ -104,13 +113,15 @@ class InventedTokens(Sampler):
     def _allowed(self, allowed: npt.NDArray[np.int64], state: int) -> int:
         """Return one of the tokens that a grammar allows: now and then one that ends something, else a word."""
         ids: list[int] = allowed.tolist()
-        ending = [token for token in ids if token in self._words.ends or token in self._words.closing]
-        others = [token for token in ids if token not in self._words.ends]
-        if ending and (not others or state % CLOSING_ODDS == 0):
-            return ending[state // CLOSING_ODDS % len(ending)]
-        ordinary = set(self._words.ordinary).intersection(others)
-        choice = sorted(ordinary) or others
-        return choice[state // CLOSING_ODDS % len(choice)]
+        words = self._words
+        spoken = sorted(set(words.ordinary).intersection(ids) - words.blank)
+        closing, odds = words.ends | words.brackets, ODDS
+        if len(spoken) > FREE_WORDS:
+            closing, odds = words.ends | words.quotes, TEXT_ODDS
+        ending = [token for token in ids if token in closing]
+        others = spoken or [token for token in ids if token not in words.ends | words.blank]
+        chosen = ending if ending and (not others or state % odds == 0) else others or ids
+        return chosen[state // odds % len(chosen)]
 
 
 class _InventedLogprobs(Scorer):
