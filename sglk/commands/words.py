@@ -13,8 +13,9 @@ _FLAGS = {
     "models": ("--json",),
     "plugins": ("--json",),
     "doctor": ("--json",),
+    "ops": ("--json",),
 }
-_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune", "doctor": "serve"}
+_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune", "doctor": "serve", "ops": "ops"}
 """Command -> the command whose keys it takes; `show` takes those of all."""
 
 _VALUES = {
@@ -50,7 +51,17 @@ def candidates(words: list[str]) -> list[str]:
         return _starting(current, [*_COMMON, *_FLAGS.get(command, ())])
     if command not in _COMPOSING:
         return []
+    if command == "ops" and "=" not in current and "." not in current:
+        return _op_words(before[position:], current) + _settings(current, command)
     return _settings(current, _COMPOSING[command])
+
+
+def _op_words(before: list[str], current: str) -> list[str]:
+    """Return what `sglk ops` can do, then the names of ops."""
+    # Arrays come with the names, which no other completion waits for.
+    from sglk.commands.ops import OPS, VERBS
+
+    return _starting(current, list(OPS if any(word in VERBS for word in before) else VERBS))
 
 
 def _settings(current: str, command: str) -> list[str]:

@@ -33,7 +33,7 @@ class ListedOp:
 
 
 def listed_ops(config: OpsConfig, backend: DeviceBackend) -> list[ListedOp]:
-    """Return every op that the model of `config` selects, in order of their share of the work and then of name."""
+    """Return every op that the model of `config` selects, in order of op and shape class."""
     found = model_ops(config, backend, where(config))
     return [_listed(choice.op, dict(choice.traits), found.ops, backend) for choice in found.classes]
 

@@ -9,23 +9,21 @@ from dataclasses import dataclass, replace
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
 from sglk.backends.ops import Choice
-from sglk.backends.work import Work
 from sglk.config.schema import OpsConfig
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
 from sglk.errors import ConfigError
-from sglk.layers.quantised_linear import QuantisedWeight
-from sglk.layers.weights import Weight
 from sglk.models.causal_lm import CausalLM
 from sglk.models.description import ModelDescription, describe_model
 from sglk.models.loader import open_weights
 from sglk.models.quantization import check_scheme, choose_scheme, quantization_of
 from sglk.models.registry import model_class
+from sglk.models.shapes_only import ShapesOnly
 from sglk.models.spec import ModelSpec
 from sglk.models.split import RankPart
+from sglk.operators.calling import tensors_in
 from sglk.operators.cases import OpCase
-from sglk.operators.empty_matrices import EmptyMatrices
 from sglk.operators.tracing import Call, TracingBackend
 from sglk.parallel.ranks import ALONE, Ranks
 
@@ -44,12 +42,20 @@ class ModelOp:
     """One op at one shape, and how often a model calls it."""
 
     case: OpCase
-    work: Work | None
-    """Of one call; None where only a request makes the model call it."""
+    call: Call | None
+    """A call of it; None where only a request makes the model call it."""
     decode_calls: int = 0
     """In one decode step."""
     prefill_calls: int = 0
     """In the prefill of one prompt, all its chunks together."""
+
+    @property
+    def argument_bytes(self) -> int:
+        """Memory that the arguments of a call take, in bytes; what only a request asks for takes next to nothing."""
+        if self.call is None:
+            return 0
+        # Rows of a traced step share their pages, those of a real one do not, and their work says what they read.
+        return max(sum(tensor.nbytes for tensor in tensors_in(self.call.arguments)), int(self.call.work.bytes))
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,7 @@ def build_model(config: OpsConfig, backend: TracingBackend, where: str) -> Causa
     ranks = ALONE if runtime.tp_size == 1 else _FirstOf(runtime.tp_size)
     part = RankPart(spec, ranks, config.model.name)
     model = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    for weight in model.context.weights:
-        if isinstance(weight, QuantisedWeight):
-            weight.load(EmptyMatrices(weight), backend, dtype)
-        else:
-            assert isinstance(weight, Weight)
-            weight.tensor = backend.allocate(weight.shape, dtype)
+    model.load_weights(ShapesOnly(model.context.weights))
     return model
 
 
@@ -180,4 +181,4 @@ def _run(runner: ModelRunner, tracing: TracingBackend, batches: list[Batch], con
 
 
 def _entry(found: dict[str, ModelOp], call: Call) -> ModelOp:
-    return found.setdefault(str(call.case), ModelOp(call.case, call.work))
+    return found.setdefault(str(call.case), ModelOp(call.case, call))

@@ -25,6 +25,8 @@ class Call:
     """A call that was written down."""
 
     case: OpCase
+    arguments: tuple[Any, ...]
+    """Without content."""
     work: Work
 
 
@@ -45,7 +47,7 @@ class TracingOps(OpRegistry):
     def _record(self, bound: BoundOp[..., Any], *arguments: Any) -> Any:
         name = bound.op.name
         shape = shape_of(name, dict(bound.choice.traits), arguments)
-        self.calls.append(Call(OpCase(name, shape, self._seed), work_of(name, *arguments)))
+        self.calls.append(Call(OpCase(name, shape, self._seed), arguments, work_of(name, *arguments)))
         return _result(bound.op, arguments)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
@@ -10,9 +10,9 @@ from sglk.config.schema import OpsConfig
 from sglk.operators.cases import OPS, OpCase, matrix
 from sglk.operators.comparison import mismatch
 from sglk.operators.device import where
+from sglk.operators.provenance import function_name
+from sglk.operators.room import lack_of_room
 from sglk.operators.steps import model_ops
-
-Source = Literal["matrix", "model"]
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,16 @@ class Trial:
     """One implementation in one case."""
 
     case: OpCase
-    source: Source
-    """Whether the case is one of everybody's or has the model's own shape."""
+    source: str
+    """`matrix` for a case of everybody's, `model` for one of the model's own shape."""
     implementation: Implementation[Any, Any]
     skipped: str | None
-    """Why the implementation is not used for such shapes, and so not tried; None = it is tried."""
+    """Why it is not tried: the implementation is not used for such shapes, or memory is short; None = it is tried."""
+
+    @property
+    def name(self) -> str:
+        """The implementation, for people."""
+        return f"{self.implementation.provider}: {function_name(self.implementation.function)}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,14 @@ class Outcome:
     problem: str | None
     """What is wrong; None = nothing, or skipped."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return all that is known, in plain values."""
+        trial = self.trial
+        outcome = "skipped" if trial.skipped else "failed" if self.problem else "passed"
+        where = {"op": trial.case.op, "implementation": trial.name, "source": trial.source}
+        case = {"shape": dict(trial.case.shape), "seed": trial.case.seed}
+        return {**where, **case, "outcome": outcome, "detail": trial.skipped or self.problem}
+
 
 def trials(config: OpsConfig, backend: DeviceBackend, ops: Sequence[str]) -> list[Trial]:
     """Return what is to be tried of the ops named (none = all).
@@ -42,11 +55,16 @@ def trials(config: OpsConfig, backend: DeviceBackend, ops: Sequence[str]) -> lis
     The model's own shapes are those of its decode step and of its prefill; a simulated backend, which has no values to
     compare, is spared them.
     """
-    cases: list[tuple[OpCase, Source]] = [(case, "matrix") for case in matrix(backend.capabilities, config.ops.seed)]
-    if not backend.simulated:
-        cases += [(each.case, "model") for each in model_ops(config, backend, where(config)).ops]
-    wanted = [(case, source) for case, source in cases if not ops or case.op in ops]
-    return [trial for case, source in wanted for trial in _trials(case, source, backend)]
+    found = [] if backend.simulated else model_ops(config, backend, where(config)).ops
+    own = [(each.case, lack_of_room(each)) for each in found]
+    small = ((case, None) for case in matrix(backend.capabilities, config.ops.seed))
+    return [
+        trial
+        for source, cases in (("matrix", small), ("model", own))
+        for case, obstacle in cases
+        if not ops or case.op in ops
+        for trial in _trials(case, source, obstacle, backend)
+    ]
 
 
 def outcomes(tried: Iterable[Trial], backend: DeviceBackend) -> Iterator[Outcome]:
@@ -56,6 +74,7 @@ def outcomes(tried: Iterable[Trial], backend: DeviceBackend) -> Iterator[Outcome
         yield Outcome(trial, problem)
 
 
-def _trials(case: OpCase, source: Source, backend: DeviceBackend) -> Iterator[Trial]:
+def _trials(case: OpCase, source: str, obstacle: str | None, backend: DeviceBackend) -> Iterator[Trial]:
     for implementation in backend.ops.implementations(OPS[case.op]):
-        yield Trial(case, source, implementation, backend.ops.refusal(implementation, case.traits))
+        skipped = backend.ops.refusal(implementation, case.traits) or obstacle
+        yield Trial(case, source, implementation, skipped)

@@ -1,0 +1,180 @@
+"""`sglk ops`: the ops of a model on a chip, listed, tested and timed one by one."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from fnmatch import filter as matching
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sglk
+from sglk.backends.work import FORMULAS
+from sglk.commands.flags import common_flags
+from sglk.commands.help import command_help
+from sglk.commands.op_tables import list_table, test_table, time_tables
+from sglk.commands.progress import watched
+from sglk.commands.terminal import console, warn
+from sglk.config.compose import compose
+from sglk.config.keys import GROUPS, lookup
+from sglk.config.schema import OpsConfig
+from sglk.errors import ConfigError, RunError, nearest
+
+if TYPE_CHECKING:
+    from sglk.backends.base import DeviceBackend
+    from sglk.operators.trials import Outcome
+
+SCHEMA_VERSION = 1
+"""Of the JSON documents: raised when a field changes its meaning or goes."""
+
+VERBS = ("list", "test", "bench")
+OPS = sorted(FORMULAS)
+"""Names of all ops of the seam."""
+
+_SUMMARY = (
+    "list: every op of a model at its real shapes, who runs it, and why. test: every implementation against the\n"
+    "reference; exit code 1 when one is wrong, with a script that shows it again. bench: time and share of the peak,\n"
+    "hottest first. OP is a name or a pattern such as 'linear*'; none = all. No weights are needed."
+)
+_EXAMPLES = (
+    "sglk ops list chip=kunlun model=qwen32b backend=sim",
+    "sglk ops test chip=cpu model=smollm2 'attention_*'",
+    "sglk ops bench chip=cuda model=qwen7b ops.batch=32 ops.context=4096",
+)
+_FLAGS = (("--json", "one document, with everything that the tables leave out"),)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """List, test or time ops; raises RunError, exit code 1, when a test fails."""
+    flags = common_flags(arguments, switches=("--json",))
+    if flags.help:
+        command_help("ops list|test|bench [OP ...]", _SUMMARY, OpsConfig, _EXAMPLES, _FLAGS)
+        return 0
+    verb, ops, overrides = _understood(flags.arguments)
+    composed = compose("ops", overrides, flags.config_dir)
+    warn(composed.warnings)
+    # After the configuration is known to be good: this imports torch.
+    from sglk.operators.device import open_device
+
+    backend = open_device(composed.config)
+    run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
+    run_verb(composed.config, backend, ops, "--json" in flags.switches)
+    return 0
+
+
+def _understood(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Return the verb, the ops that are meant (none = all) and the overrides."""
+    plain = [word for word in words if "=" not in word and not word.startswith(("~", "+", "-"))]
+    verb = plain[0] if plain else None
+    if verb not in VERBS:
+        hint = (nearest(verb, VERBS) if verb else "") or f"; write one of {', '.join(VERBS)}"
+        raise ConfigError(f"`sglk ops` does not know {verb!r}{hint}" if verb else f"say what to do with ops{hint}")
+    settings = [word for word in plain[1:] if word in GROUPS["ops"] or lookup(OpsConfig, word) is not None]
+    names = [name for word in plain[1:] if word not in settings for name in _ops_called(word)]
+    return verb, list(dict.fromkeys(names)), [word for word in words if word not in plain or word in settings]
+
+
+def _ops_called(pattern: str) -> list[str]:
+    found = matching(OPS, pattern)
+    if not found:
+        hint = nearest(pattern, OPS) or f"; ops: {', '.join(OPS)}"
+        raise ConfigError(f"op {pattern!r} is unknown{hint}")
+    return found
+
+
+def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+    from sglk.operators.listing import listed_ops
+
+    found = [each for each in listed_ops(config, backend) if not ops or each.op in ops]
+    if as_json:
+        _print_json({**_head(config, backend), "ops": [asdict(each) for each in found]})
+        return
+    console().print(list_table(found))
+    _print_note(config, backend)
+    fallbacks = sum(each.fallback for each in found)
+    if fallbacks:
+        end = "would refuse" if config.backend.fallback != "forbid" else "refuses"
+        note = f"{fallbacks} of {len(found)} shape classes run the reference; backend.fallback=forbid {end} to start"
+        console().print(note, style="yellow")
+
+
+def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+    from sglk.operators.trials import outcomes, trials
+
+    planned = trials(config, backend, ops)
+    found = list(watched(outcomes(planned, backend), len(planned), "testing", config.ops.progress))
+    failed = [outcome for outcome in found if outcome.problem is not None]
+    scripts = _write_scripts(failed, config, backend)
+    if as_json:
+        results = [outcome.facts() for outcome in found]
+        _print_json({**_head(config, backend), "results": results, "scripts": [str(path) for path in scripts]})
+    else:
+        console().print(test_table(found))
+        _print_note(config, backend)
+        for path in scripts:
+            console().print(f"to see it again: python {path}", soft_wrap=True, highlight=False)
+    if failed:
+        names = ", ".join(dict.fromkeys(outcome.trial.case.op for outcome in failed))
+        raise RunError(f"{len(failed)} of {len(found)} trials failed: {names}")
+
+
+def _write_scripts(failed: Sequence["Outcome"], config: OpsConfig, backend: "DeviceBackend") -> list[Path]:
+    """Write one script for each implementation that failed, of the first case in which it did."""
+    from sglk.operators.reproduction import Failure, write_script
+
+    first: dict[int, Failure] = {}
+    for outcome in failed:
+        assert outcome.problem is not None
+        trial = outcome.trial
+        first.setdefault(id(trial.implementation), Failure(trial.case, trial.implementation, outcome.problem))
+    folder, options = Path(config.ops.failures), dict(config.backend.options)
+    return [write_script(failure, backend, options, folder) for failure in first.values()]
+
+
+def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+    from sglk.operators.benchmark import STEPS, Share, Unmeasured, shares, time_ops
+    from sglk.operators.device import where
+    from sglk.operators.steps import model_ops
+
+    called = [each for each in model_ops(config, backend, where(config)).ops if each.call is not None]
+    called = [each for each in called if not ops or each.case.op in ops]
+    timed = list(watched(time_ops(called, config, backend), len(called), "timing", config.ops.progress))
+    steps: dict[str, list[Share]] = {step: shares(step, called, timed) for step in STEPS}
+    unmeasured = [result for result in timed if isinstance(result, Unmeasured)]
+    if as_json:
+        rows = {step: [asdict(row) for row in found] for step, found in steps.items()}
+        _print_json({**_head(config, backend), **rows, "unmeasured": [asdict(each) for each in unmeasured]})
+        return
+    for table in time_tables(steps, config, whole=not ops):
+        console().print(table)
+    _print_note(config, backend)
+    warn(f"{each.op} was not timed at one shape: {each.reason}" for each in unmeasured)
+
+
+def _head(config: OpsConfig, backend: "DeviceBackend") -> dict[str, Any]:
+    """What every document says of where its numbers come from."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sglk": sglk.__version__,
+        "kind": "simulated" if backend.simulated else "measured",
+        "chip": config.chip.name,
+        "backend": config.backend.name,
+        "model": config.model.name,
+        "device": asdict(backend.device_info()),
+        "ops_config": asdict(config.ops),
+        "peak": {
+            "bandwidth_gb_s": config.chip.bandwidth_gb_s,
+            "tflops": dict(config.chip.peak_tflops),
+            "quality": {name: source.quality for name, source in config.chip.figures.items()},
+        },
+    }
+
+
+def _print_note(config: OpsConfig, backend: "DeviceBackend") -> None:
+    kind = "simulated: no value and no time is of real hardware; " if backend.simulated else ""
+    ranks = f", one of {config.runtime.tp_size} ranks" if config.runtime.tp_size > 1 else ""
+    text = f"\n{kind}{config.model.name} on {config.chip.name} by backend {config.backend.name}{ranks}"
+    console().print(f"{text}: {backend.device_info().name}", style="dim", highlight=False)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))
