@@ -40,10 +40,11 @@ def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
 
 def load_rank(config: ServeConfig, ranks: Ranks) -> tuple[ModelRunner, Tokenizer]:
     """Load backend and model for the device of one of `ranks`; raises any SglkError."""
-    return _load_part(config, ranks, make_backend(config, ranks.rank))
+    return load_on(config, ranks, make_backend(config, ranks.rank))
 
 
-def _load_part(config: ServeConfig, ranks: Ranks, backend: DeviceBackend) -> tuple[ModelRunner, Tokenizer]:
+def load_on(config: ServeConfig, ranks: Ranks, backend: DeviceBackend) -> tuple[ModelRunner, Tokenizer]:
+    """Load the model of `config`, or one of `ranks`' part of it, onto `backend`; raises any SglkError."""
     where = _place(config)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
@@ -107,7 +108,7 @@ def _check_devices(group: GroupConfig, ranks: int, backend: DeviceBackend) -> No
 def _load_one_for_all(config: ServeConfig, backend: DeviceBackend) -> tuple[Runner, Tokenizer]:
     """Load the first rank alone, of a device that computes nothing: the others would do the same at the same time."""
     ranks = RankGroup(0, config.runtime.tp_size)
-    runner, tokenizer = _load_part(config, ranks, backend)
+    runner, tokenizer = load_on(config, ranks, backend)
     with TemporaryDirectory(prefix="sglk-ranks-") as folder:
         RankRunner(runner, ranks).join(Path(folder) / "store")
     return runner, tokenizer
@@ -124,7 +125,7 @@ def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRu
             ending.callback(follower.stop)
             follower.send(Load(config, rank))
         ranks = RankGroup(0, size)
-        runner, tokenizer = _load_part(config, ranks, backend)
+        runner, tokenizer = load_on(config, ranks, backend)
         for follower in followers:
             follower.receive()
         first, store = RankRunner(runner, ranks), folder / "store"
