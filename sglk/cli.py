@@ -138,6 +138,6 @@ def help_text() -> str:
         "`sglk COMMAND --help` lists groups, keys and examples; `sglk --version` prints the version.\n\n"
         "examples\n"
         "  sglk serve chip=cpu model=smollm2\n"
-        "  sglk show chip=kunlun model=qwen32b runtime.chunked_prefill_size=4096\n"
+        "  sglk show chip=l20 model=qwen32b runtime.chunked_prefill_size=4096\n"
         "  sglk tune chip=cpu model=smollm2 workload=chat"
     )

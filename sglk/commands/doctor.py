@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 
 _EXAMPLES = (
     "sglk doctor",
-    "sglk doctor chip=kunlun model=qwen32b runtime.tp_size=4",
+    "sglk doctor chip=l20 model=qwen32b runtime.tp_size=4",
     "sglk doctor chip=h100 --json",
 )
 _FLAGS = (("--json", "one document: schema_version, sglk, chip, backend, model, findings, counts"),)

@@ -36,7 +36,7 @@ _SUMMARY = (
     "hottest first. OP is a name or a pattern such as 'linear*'; none = all. No weights are needed."
 )
 _EXAMPLES = (
-    "sglk ops list chip=kunlun model=qwen32b backend=sim",
+    "sglk ops list chip=l20 model=qwen32b backend=sim",
     "sglk ops test chip=cpu model=smollm2 'attention_*'",
     "sglk ops bench chip=cuda model=qwen7b ops.batch=32 ops.context=4096",
 )

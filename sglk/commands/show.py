@@ -15,8 +15,8 @@ from sglk.config.secrets import masked
 from sglk.errors import ConfigError, nearest
 
 _EXAMPLES = (
-    "sglk show chip=kunlun model=qwen32b",
-    "sglk show chip=kunlun model=qwen32b runtime.chunked_prefill_size=4096 --yaml",
+    "sglk show chip=l20 model=qwen32b",
+    "sglk show chip=l20 model=qwen32b runtime.chunked_prefill_size=4096 --yaml",
     "sglk show --command tune chip=cpu workload=long_prompt",
     "sglk show chip=h100 --json",
 )

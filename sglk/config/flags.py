@@ -73,7 +73,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _is_value(arguments: Sequence[str], position: int) -> bool:
-    # `--disable-radix-cache chip=kunlun`: the second word is an override, not the flag's value.
+    # `--disable-radix-cache chip=cpu`: the second word is an override, not the flag's value.
     return "=" not in arguments[position]
 
 

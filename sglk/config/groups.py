@@ -1,4 +1,4 @@
-"""Device groups, from `"cuda:0,kunlun:0;cuda:1"` or the list form to GroupConfig."""
+"""Device groups, from `"cuda:0,cpu:0;cuda:1"` or the list form to GroupConfig."""
 
 import math
 import re
@@ -48,7 +48,7 @@ def parse_groups(value: Any, backend: str, tp_size: int = 1) -> list[GroupConfig
     elif isinstance(value, list) and value:
         groups = [_group(item, index) for index, item in enumerate(value)]
     else:
-        example = shell_form("groups", "cuda:0,kunlun:0;cuda:1")
+        example = shell_form("groups", "cuda:0,cpu:0;cuda:1")
         raise ConfigError(
             f"groups={value!r} is neither text nor a list; write {example} or a list of name, devices, weight"
         )

@@ -270,7 +270,7 @@ class ServeConfig:
     server: ServerConfig = field(default_factory=ServerConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
     groups: Any = None
-    """Device groups: `"cuda:0,kunlun:0;cuda:1"`, a list of GroupConfig, or null = one group, the first tp_size devices.
+    """Device groups: `"cuda:0,cpu:0;cuda:1"`, a list of GroupConfig, or null = one group, the first tp_size devices.
 
     After composition always a `list[GroupConfig]`.
     """

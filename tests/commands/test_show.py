@@ -77,4 +77,4 @@ def test_help_lists_groups_keys_and_examples(command: str, capsys: pytest.Captur
     assert "kunlun_p800" in text
     assert "runtime.chunked_prefill_size" in text
     assert ("search.n_trials" in text) == (command == "tune")
-    assert "  sglk show chip=kunlun model=qwen32b" in text
+    assert "  sglk show chip=l20 model=qwen32b" in text

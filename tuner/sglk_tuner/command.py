@@ -14,7 +14,7 @@ EXAMPLES = (
     "sglk tune chip=cpu model=smollm2 workload=chat",
     "sglk tune chip=cpu model=smollm2 objective=goodput search=tpe search.n_trials=16",
     "sglk tune search.space.runtime.max_running_requests=[4,8,16] study.repeats=3",
-    "sglk tune chip=kunlun model=qwen7b --dry-run",
+    "sglk tune chip=l20 model=qwen7b --dry-run",
 )
 
 
