@@ -52,8 +52,10 @@ class Breaker:
         return self._open_until_s is None or (self.state == "half_open" and not self._probing)
 
     def enter(self) -> bool:
-        """Let a request pass; returns whether it is a probe, whose end must then be told as one."""
-        assert self.admits
+        """Let a request pass; returns whether it is a probe, whose end must then be told as one.
+
+        While nothing else is left a request may pass an open breaker too: it is a probe before its time.
+        """
         if self._open_until_s is None:
             return False
         self._probing = True

@@ -2,8 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
 from sglk.cluster.weights_file import WeightsFile
 from sglk.config.fleet import ReplicaConfig
-from sglk.config.schema import RouterConfig
+from sglk.config.schema import RouterConfig, RuntimeConfig
 from sglk.engine.engine import Engine
+from sglk.engine.messages import EngineStats, Grammar
 from sglk.errors import ConfigError, RequestError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,9 @@ class Fleet:
 
     def __init__(self, configs: Sequence[ReplicaConfig], settings: RouterConfig, launch: LaunchReplica) -> None:
         """Launch every replica; raises SglkError when one cannot start, or speaks other tokens than the first."""
+        self._launch = launch
         self.configs = {config.name: config for config in configs}
+        """What each replica serves, and would start again with."""
         with ExitStack() as undo:
             engines: dict[str, Engine] = {}
             for config in configs:
@@ -52,7 +56,7 @@ class Fleet:
         self.weights_file = WeightsFile(Path(settings.weights_file), self.router) if settings.weights_file else None
         self.supervisor = Supervisor(
             self.router,
-            {name: partial(launch, config) for name, config in self.configs.items()},
+            {name: partial(self._relaunch, name) for name in self.configs},
             SupervisorSettings(settings.step_timeout_s, settings.restart_wait_s),
         )
         self._ramp_lock = threading.Lock()
@@ -64,6 +68,57 @@ class Fleet:
         """The engines that serve now, by the names of their replicas."""
         engines = {replica.name: replica.engine for replica in self.router.replicas}
         return {name: engine for name, engine in engines.items() if isinstance(engine, Engine)}
+
+    @property
+    def first(self) -> Engine:
+        """The engine of the first replica; what all engines have in common can be asked of it."""
+        return next(iter(self.engines.values()))
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together that every replica takes."""
+        return min(engine.context_length for engine in self.engines.values())
+
+    @property
+    def max_running_requests(self) -> int:
+        """Requests that can run at once, all replicas together."""
+        return sum(engine.runtime.max_running_requests for engine in self.engines.values())
+
+    def stats(self) -> EngineStats:
+        """Return the gauges and counters of all replicas together."""
+        return sum_stats(engine.stats() for engine in self.engines.values())
+
+    def prepare(self, grammar: Grammar) -> None:
+        """Compile `grammar` for every replica; raises RequestError for one that cannot be followed."""
+        for engine in self.engines.values():
+            engine.prepare(grammar)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix caches; False when a replica has live requests and keeps its own."""
+        for replica in self.router.replicas:
+            replica.seen.clear()
+        flushed = [engine.flush_cache() for engine in self.engines.values() if engine.is_alive]
+        return all(flushed)
+
+    def reconfigure(self, runtimes: Mapping[str, RuntimeConfig], *, force: bool = False) -> None:
+        """Rebuild replicas for new runtime parameters, also for their next start; raises as `Engine.reconfigure` does.
+
+        When one refuses, those before it get their old parameters back.
+        """
+        engines = self.engines
+        old = {name: engines[name].runtime for name in runtimes}
+        done: list[str] = []
+        try:
+            for name, runtime in runtimes.items():
+                engines[name].reconfigure(runtime, force=force)
+                done.append(name)
+        except BaseException:
+            for name in done:
+                engines[name].reconfigure(old[name], force=True)
+            raise
+        for name, runtime in runtimes.items():
+            known = self.configs[name]
+            self.configs[name] = replace(known, config=replace(known.config, runtime=runtime))
 
     def start(self) -> None:
         """Begin to care for the replicas."""
@@ -92,6 +147,9 @@ class Fleet:
             end.join()
         self.supervisor.close(JOIN_S)
 
+    def _relaunch(self, name: str) -> Engine:
+        return self._launch(self.configs[name])
+
     def _care(self) -> None:
         while not self._closing.wait(TICK_S):
             self._tick()
@@ -107,6 +165,15 @@ class Fleet:
         # Whoever cares for the others must not die of one of them.
         except Exception:
             logger.exception("the care for the replicas failed; it goes on")
+
+
+def sum_stats(several: Iterable[EngineStats]) -> EngineStats:
+    """Return gauges and counters added up."""
+    total = EngineStats()
+    for stats in several:
+        for field in fields(EngineStats):
+            setattr(total, field.name, getattr(total, field.name) + getattr(stats, field.name))
+    return total
 
 
 def _groups(configs: Sequence[ReplicaConfig], engines: dict[str, Engine], settings: RouterConfig) -> list[DeviceGroup]:

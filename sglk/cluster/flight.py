@@ -53,7 +53,7 @@ class Flight:
     def failure(self, message: str) -> Output:
         """Return the last message of a request that comes to nothing."""
         prompt_tokens = len(self.request.prompt_ids)
-        return Output(self.request.request_id, (), "", prompt_tokens, 0, 0, Finish("error", message=message))
+        return Output(self.request.request_id, (), "", prompt_tokens, self.tokens, 0, Finish("error", message=message))
 
 
 @dataclass(eq=False, slots=True)

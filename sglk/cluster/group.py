@@ -75,9 +75,14 @@ class Replica:
         self.counters = ReplicaCounters()
 
     @property
+    def alive(self) -> bool:
+        """Whether it can take a request at all; its breaker may advise against it."""
+        return self.state == "serving" and self.engine.is_alive
+
+    @property
     def ready(self) -> bool:
-        """Whether a request may be sent to it now."""
-        return self.state == "serving" and self.breaker.admits and self.engine.is_alive
+        """Whether a request should be sent to it now."""
+        return self.alive and self.breaker.admits
 
 
 class DeviceGroup:
@@ -101,8 +106,13 @@ class DeviceGroup:
         return sum(replica.open_requests for replica in self.replicas)
 
     @property
+    def alive(self) -> bool:
+        """Whether it can take a request at all."""
+        return self.state == "serving" and any(replica.alive for replica in self.replicas)
+
+    @property
     def ready(self) -> bool:
-        """Whether a request may be sent to it now."""
+        """Whether a request should be sent to it now."""
         return self.state == "serving" and any(replica.ready for replica in self.replicas)
 
     @property

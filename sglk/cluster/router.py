@@ -211,15 +211,20 @@ class Router:
             return flight.attempt
 
     def _choose(self, flight: Flight) -> Replica:
-        candidates = {group.name: group for group in self.groups.values() if _takes(group, flight.avoid)}
+        # Where all breakers are open, a group that may fail is better than an answer that surely does.
+        for usable in (_ready, _alive):
+            replicas = {name: usable(group, flight.avoid) for name, group in self.groups.items()}
+            name = self._pick(flight, [name for name, found in replicas.items() if found])
+            if name is not None:
+                return self._balance(flight.request, replicas[name])
+        raise RequestError(self._nobody(), code="no_group", status=503)
+
+    def _pick(self, flight: Flight, names: Sequence[str]) -> str | None:
         shares = self.weights.shares
-        regular = [name for name, group in candidates.items() if not group.standby and shares[name]]
-        names = regular or [name for name, group in candidates.items() if group.standby and shares[name]]
+        weighted = [name for name in names if shares[name]]
+        regular = [name for name in weighted if not self.groups[name].standby] or weighted
         session = flight.request.session
-        name = self._smooth.pick(names) if session is None else home_of(session, shares, names)
-        if name is None:
-            raise RequestError(self._nobody(), code="no_group", status=503)
-        return self._balance(flight.request, _ready(candidates[name], flight.avoid))
+        return self._smooth.pick(regular) if session is None else home_of(session, shares, regular)
 
     def _serves(self, group: DeviceGroup) -> bool:
         return group.ready and self.weights.shares[group.name] > 0
@@ -329,8 +334,8 @@ class Router:
 
 
 def _ready(group: DeviceGroup, avoid: set[Replica]) -> list[Replica]:
-    return [replica for replica in group.replicas if replica.ready and replica not in avoid]
+    return [] if group.state != "serving" else [each for each in group.replicas if each.ready and each not in avoid]
 
 
-def _takes(group: DeviceGroup, avoid: set[Replica]) -> bool:
-    return group.state == "serving" and bool(_ready(group, avoid))
+def _alive(group: DeviceGroup, avoid: set[Replica]) -> list[Replica]:
+    return [] if group.state != "serving" else [each for each in group.replicas if each.alive and each not in avoid]

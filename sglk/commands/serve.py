@@ -7,12 +7,14 @@ from sglk.commands.help import command_help
 from sglk.commands.stop_signals import stopped_in_order
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
 from sglk.config.schema import ServeConfig
 
 EXAMPLES = (
     "sglk serve chip=cpu model=smollm2",
     "sglk serve chip=cuda model=qwen7b runtime.max_running_requests=64",
     "sglk serve model=/path/to/folder server.port=0",
+    """sglk serve chip=cuda model=qwen7b groups="'cuda:0,cpu:0;cuda:1'\"""",
 )
 
 
@@ -25,8 +27,9 @@ def run(arguments: Sequence[str]) -> int:
     with stopped_in_order():
         composed = compose("serve", flags.arguments, flags.config_dir)
         warn(composed.warnings)
+        replicas = replica_configs(composed, flags.config_dir)
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
-        serve(composed.config, composed.profile_path)
+        serve(composed.config, composed.profile_path, replicas)
     return 0

@@ -28,6 +28,11 @@ class ReplicaConfig:
     """A deployment of this replica alone."""
 
 
+def alone(config: ServeConfig) -> list[ReplicaConfig]:
+    """Return the one replica of a deployment that has one."""
+    return [ReplicaConfig(f"{config.groups[0].name}/0", config.groups[0], config)]
+
+
 def replica_configs(composed: Composed[Any], config_dir: str | Path | None = None) -> list[ReplicaConfig]:
     """Return what each replica of each group serves, in the order of the groups.
 
@@ -83,7 +88,9 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     elif not isinstance(config, ServeConfig) or type(config) is not ServeConfig:
         config = ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
     backend = replace(config.backend, name=kind)
-    if kind not in (config.chip.backend, SIMULATED):
+    # A backend that the user chose for the chip may be any plugin.
+    chosen = composed.config.backend.name if chip == composed.config.chip.name else None
+    if kind not in (chosen, config.chip.backend, SIMULATED):
         raise ConfigError(
             f"device group {group.name!r} has devices {kind}:..., chip {chip!r} is driven by"
             f" {config.chip.backend!r}; name a chip of {kind!r} in the group's `chip`"

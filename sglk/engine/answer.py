@@ -13,11 +13,17 @@ class Answer:
     """What the caller of one request has received so far."""
 
     def __init__(
-        self, request: GenerateRequest, on_output: Callable[[Output], None], decoder: Decoder, submitted_s: float
+        self,
+        request: GenerateRequest,
+        on_output: Callable[[Output], None],
+        decoder: Decoder,
+        submitted_s: float,
+        replica: str,
     ) -> None:
         self.request = request
         self.on_output = on_output
         self._submitted_s = submitted_s
+        self._replica = replica
         self._queue_s: float | None = None
         self._detokenizer = Detokenizer(decoder, request.prompt_ids)
         self._stops = StopStrings(request.sampling.stop)
@@ -76,4 +82,5 @@ class Answer:
             cached_tokens=self._cached_tokens,
             finish=finish,
             queue_s=self._queue_s,
+            replica=self._replica,
         )

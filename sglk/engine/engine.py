@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TypeVar
 
+from sglk.config.environment import prepare_environment
 from sglk.config.schema import RuntimeConfig, ServeConfig
 from sglk.engine.answer import Answer
 from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
@@ -20,6 +21,7 @@ from sglk.engine.inbox import Inbox
 from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
+from sglk.engine.op_report import OpReport
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
 from sglk.errors import CapacityError, ConfigError, RequestError
@@ -66,9 +68,11 @@ class Engine:
         tokenizer: Tokenizer,
         runtime: RuntimeConfig,
         *,
+        name: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Allocate the KV pool; raises CapacityError or ConfigError."""
+        """Allocate the KV pool; raises CapacityError or ConfigError. Outputs carry `name`."""
+        self.name = name
         self.tokenizer = tokenizer
         self.failure: str | None = None
         """Why the engine died; None while it lives, and after an orderly shutdown."""
@@ -90,13 +94,14 @@ class Engine:
         self._core = self._build(runtime)
 
     @classmethod
-    def from_config(cls, config: ServeConfig) -> "Engine":
+    def from_config(cls, config: ServeConfig, name: str = "") -> "Engine":
         """Load backend and model of `config` and build an engine for its first device; call `start` next."""
+        prepare_environment(config.backend)
         # By name: what only talks to an engine, or brings its own runner, must not need torch.
         loading = import_module("sglk.engine.loading")
         runner, tokenizer = loading.load_runner(config)
         try:
-            return cls(runner, tokenizer, config.runtime)
+            return cls(runner, tokenizer, config.runtime, name=name)
         except BaseException:
             runner.close()
             raise
@@ -136,9 +141,18 @@ class Engine:
         """What the machine calls the device."""
         return self._runner.device_info
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the device is a simulated one: its times come from peak figures, and its answers mean nothing."""
+        return self.device_info.get("simulated") == "true"
+
     def peak_memory_bytes(self) -> int:
         """Return the most device memory held since the start."""
         return self._runner.peak_memory_bytes()
+
+    def op_report(self) -> OpReport:
+        """Return who runs which op, what was switched off and what went wrong."""
+        return self._runner.op_report()
 
     @property
     def is_alive(self) -> bool:
@@ -169,7 +183,7 @@ class Engine:
         request = limits.check(request)
         grammar = request.sampling.grammar
         guide = None if grammar is None else self._grammars.guide(grammar)
-        answer = Answer(request, on_output, self.tokenizer, self._clock())
+        answer = Answer(request, on_output, self.tokenizer, self._clock(), self.name)
         with self._answers_changed:
             if self._closing:
                 raise RequestError("the engine is shutting down", code="engine_stopped", status=503)

@@ -128,6 +128,8 @@ class Output:
     """One for each of `token_ids`, where they were asked for."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """For the prompt tokens from `prompt_logprobs_start` on, None for the first; comes once, with the first tokens."""
+    replica: str = ""
+    """Name of the engine that says it."""
 
 
 @dataclass(slots=True)

@@ -18,22 +18,30 @@ router = APIRouter()
 
 @router.get("/admin/runtime")
 async def get_runtime(request: Request) -> dict[str, Any]:
-    """Return the runtime parameters in force and the KV capacity that they give."""
+    """Return the runtime parameters in force and the KV capacity that they give; `replicas` has those of each."""
     return _in_force(deployment_of(request))
 
 
 @router.post("/admin/runtime")
-async def set_runtime(request: Request, force: bool = False) -> dict[str, Any]:
+async def set_runtime(request: Request, force: bool = False, group: str | None = None) -> dict[str, Any]:
     """Change runtime parameters without loading the weights again; the body has the keys to change.
+
+    They change for all device groups, or for `group` alone.
 
     Scheduler and KV pool are rebuilt, so the prefix cache is empty afterwards. While requests are live the answer is
     409, unless `force` aborts them.
     """
     deployment = deployment_of(request)
+    chosen = None if group is None else deployment.fleet.router.group(group).name
     changes = await read_object(request)
     async with deployment.changing:
-        runtime = changed_runtime(deployment.config, deployment.engine.runtime, changes)
-        await asyncio.to_thread(deployment.engine.reconfigure, runtime, force=force)
+        fleet, engines = deployment.fleet, deployment.fleet.engines
+        runtimes = {
+            name: changed_runtime(fleet.configs[name].config, engines[name].runtime, changes)
+            for name in engines
+            if chosen is None or fleet.configs[name].group.name == chosen
+        }
+        await asyncio.to_thread(fleet.reconfigure, runtimes, force=force)
         deployment.bridge.limit = deployment.open_limit
     return _in_force(deployment)
 
@@ -43,11 +51,15 @@ async def set_runtime(request: Request, force: bool = False) -> dict[str, Any]:
 @router.post("/reset_prefix_cache", include_in_schema=False)
 async def flush_cache(request: Request) -> Response:
     """Empty the prefix cache; 409 while requests are live."""
-    if not await asyncio.to_thread(deployment_of(request).engine.flush_cache):
+    if not await asyncio.to_thread(deployment_of(request).fleet.flush_cache):
         raise RequestError("requests are live; flush the cache when they are done", code="engine_busy", status=409)
     return PlainTextResponse("cache flushed\n")
 
 
 def _in_force(deployment: Deployment) -> dict[str, Any]:
-    stats = deployment.engine.stats()
-    return {"runtime": asdict(deployment.engine.runtime), "kv_capacity_tokens": stats.kv_capacity_tokens}
+    fleet = deployment.fleet
+    replicas = {
+        name: {"runtime": asdict(engine.runtime), "kv_capacity_tokens": engine.stats().kv_capacity_tokens}
+        for name, engine in fleet.engines.items()
+    }
+    return {**next(iter(replicas.values())), "replicas": replicas}

@@ -10,7 +10,7 @@ from pathlib import Path
 import sglk
 from sglk.config.provenance import ProfileRecord
 from sglk.engine.grammar import INSTALL, guided_decoding_available
-from sglk.server.deployment import Deployment, is_simulated
+from sglk.server.deployment import Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +20,22 @@ READY = "SGLK_READY"
 
 def announcement(deployment: Deployment, url: str) -> Iterator[str]:
     """Yield the lines for people."""
-    config, engine = deployment.config, deployment.engine
-    device = engine.device_info.get("name", config.backend.name)
-    capacity = engine.stats().kv_capacity_tokens
-    yield f"serving {deployment.model_name} on {config.chip.name} ({device}), KV cache for {capacity} tokens"
-    if is_simulated(engine.device_info):
-        yield "simulated: times come from the chip's peak figures, answers are words without meaning"
+    config, engines = deployment.config, deployment.fleet.engines
+    for name, engine in engines.items():
+        chip, backend = (
+            deployment.fleet.configs[name].config.chip.name,
+            deployment.fleet.configs[name].config.backend.name,
+        )
+        device = engine.device_info.get("name", backend)
+        capacity = engine.stats().kv_capacity_tokens
+        where = f"{name}: " if len(engines) > 1 else ""
+        yield f"serving {deployment.model_name} on {where}{chip} ({device}), KV cache for {capacity} tokens"
+    if simulated := [name for name, engine in engines.items() if engine.simulated]:
+        which = "simulated" if len(simulated) == len(engines) else f"simulated: {', '.join(simulated)}"
+        yield f"{which}; times come from the chip's peak figures, answers are words without meaning"
+    if len(groups := deployment.fleet.router.groups) > 1:
+        shares = deployment.fleet.router.weights.shares
+        yield f"traffic: {', '.join(f'{name} {shares[name]:g}' for name in groups)}; move it with: sglk traffic"
     if not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)

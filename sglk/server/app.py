@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 import sglk
-from sglk.server import admin, chat, completions, health, info, metrics, models, native
+from sglk.server import admin, chat, completions, groups, health, info, metrics, models, native
 from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
 from sglk.server.deployment import Deployment
@@ -18,6 +18,7 @@ ROUTERS = (
     info.router,
     metrics.router,
     admin.router,
+    groups.router,
 )
 
 

@@ -19,6 +19,7 @@ from sglk.server.logprobs import chat_logprobs
 from sglk.server.openai_schema import NEUTRAL, ChatBody, check_lengths, engine_names
 from sglk.server.openai_stream import OpenAIStream
 from sglk.server.sampling import sampling_params
+from sglk.server.sessions import session_of
 from sglk.server.spelling import Spelling
 from sglk.server.streaming import EventStream, dump, unless_client_leaves
 
@@ -43,7 +44,13 @@ async def chat_completions(request: Request) -> Response:
     prompt = await _prompt(deployment, body)
     request_id = new_id("chatcmpl")
     names = {**engine_names(body), "prompt": "messages", "logprobs": "top_logprobs"}
-    generation = await open_choices(deployment, [Wanted(prompt, params, body.n)], request_id=request_id, names=names)
+    generation = await open_choices(
+        deployment,
+        [Wanted(prompt, params, body.n)],
+        request_id=request_id,
+        names=names,
+        session=session_of(request, body),
+    )
     n = body.n or 1
     head = {"id": request_id, "created": int(time.time()), "model": deployment.model_name}
     if body.stream:

@@ -53,7 +53,7 @@ async def encode(deployment: Deployment, text: str, param: str, *, special: bool
 def _check_size(deployment: Deployment, size: int, param: str) -> None:
     """Refuse a text of `size` bytes that cannot fit however it is tokenised, which would take long for nothing."""
     longest, room = deployment.tokenizer.longest_token_bytes, deployment.context_length
-    if longest is None or deployment.engine.runtime.allow_auto_truncate or size <= room * longest:
+    if longest is None or deployment.config.runtime.allow_auto_truncate or size <= room * longest:
         return
     message = (
         f"`{param}` has {size} bytes, which are more than the context length of {room} tokens holds; shorten the text"
@@ -72,19 +72,27 @@ def check_count(deployment: Deployment, prompts: Sequence[object], param: str) -
 
 
 async def open_choices(
-    deployment: Deployment, prompts: Sequence[Wanted], *, request_id: str, names: Mapping[str, str]
+    deployment: Deployment,
+    prompts: Sequence[Wanted],
+    *,
+    request_id: str,
+    names: Mapping[str, str],
+    session: str | None,
 ) -> Generation:
-    """Start `n` answers per prompt, those of one prompt next to each other.
+    """Start `n` answers per prompt, those of one prompt next to each other; `session` is what keeps them on one group.
 
     `names` are the route's names of what the engine calls otherwise, such as `prompt`; raises RequestError as the
     engine does.
     """
     requests: list[GenerateRequest] = []
     for wanted in prompts:
-        for _ in range(check_choices(wanted.n, deployment.config.server.max_choices)):
+        n = check_choices(wanted.n, deployment.config.server.max_choices)
+        # Several answers to one prompt share its prefill where they are together.
+        together = f"{request_id}-{len(requests)}" if session is None and n > 1 else session
+        for _ in range(n):
             index = len(requests)
             params = for_choice(wanted.sampling, index)
-            requests.append(GenerateRequest(f"{request_id}-{index}", wanted.prompt_ids, params))
+            requests.append(GenerateRequest(f"{request_id}-{index}", wanted.prompt_ids, params, together))
     try:
         await _compile_grammars(deployment, prompts)
         return deployment.bridge.open(requests)
@@ -98,4 +106,4 @@ async def _compile_grammars(deployment: Deployment, prompts: Iterable[Wanted]) -
     """Compile in a thread what may take a while, so that health probes and streams go on meanwhile."""
     for grammar in {wanted.sampling.grammar for wanted in prompts}:
         if grammar is not None:
-            await asyncio.to_thread(deployment.engine.prepare, grammar)
+            await asyncio.to_thread(deployment.fleet.prepare, grammar)

@@ -18,6 +18,7 @@ from sglk.server.logprobs import CompletionLogprobs
 from sglk.server.openai_schema import NEUTRAL, CompletionBody, Prompts, check_lengths, engine_names
 from sglk.server.openai_stream import OpenAIStream
 from sglk.server.sampling import sampling_params
+from sglk.server.sessions import session_of
 from sglk.server.streaming import EventStream, dump, unless_client_leaves
 
 DEFAULT_MAX_TOKENS = 16
@@ -38,7 +39,9 @@ async def completions(request: Request) -> Response:
     request_id = new_id("cmpl")
     params = _sampling(body)
     wanted = [Wanted(ids, params, body.n) for _, ids in prompts]
-    generation = await open_choices(deployment, wanted, request_id=request_id, names=engine_names(body))
+    generation = await open_choices(
+        deployment, wanted, request_id=request_id, names=engine_names(body), session=session_of(request, body)
+    )
     head = {"id": request_id, "object": "text_completion", "created": int(time.time()), "model": deployment.model_name}
     n = body.n or 1
     choices = [Choice(deployment, *prompt, body) for prompt in prompts for _ in range(n)]

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglk.server.errors import CLIENT_CLOSED_REQUEST
-from sglk.server.latency import LABELS
 
 Outcome = Literal["completed", "refused", "aborted", "failed"]
 
@@ -22,11 +21,13 @@ _SCOPE_KEY = "sglk.request_record"
 class RequestCounters:
     """Counters of HTTP generation requests; label values come from the configuration alone, never from a request."""
 
-    def __init__(self, registry: CollectorRegistry, model: str, group: str) -> None:
-        received = Counter("sglk_requests_received", "Generation requests received.", LABELS, registry=registry)
-        in_flight = Gauge("sglk_requests_in_flight", "Generation requests not answered yet.", LABELS, registry=registry)
-        self.received = received.labels(model, group)
-        self.in_flight = in_flight.labels(model, group)
+    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        received = Counter("sglk_requests_received", "Generation requests received.", ("model",), registry=registry)
+        in_flight = Gauge(
+            "sglk_requests_in_flight", "Generation requests not answered yet.", ("model",), registry=registry
+        )
+        self.received = received.labels(model)
+        self.in_flight = in_flight.labels(model)
         finished = {
             "completed": "Requests answered in full.",
             "refused": "Requests answered with a 4xx status: invalid, unauthorised or too many.",
@@ -34,9 +35,7 @@ class RequestCounters:
             "failed": "Requests that the server failed to answer.",
         }
         self.outcomes = {
-            outcome: Counter(f"sglk_requests_{outcome}", finished[outcome], LABELS, registry=registry).labels(
-                model, group
-            )
+            outcome: Counter(f"sglk_requests_{outcome}", finished[outcome], ("model",), registry=registry).labels(model)
             for outcome in get_args(Outcome)
         }
 

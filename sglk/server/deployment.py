@@ -2,39 +2,38 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
+from sglk.cluster.fleet import Fleet
 from sglk.config.schema import ServeConfig
 from sglk.errors import RequestError
 from sglk.server.bridge import EngineBridge
 from sglk.server.counting import RequestCounters
-from sglk.server.latency import LABELS, LatencyMetrics
-from sglk.server.metrics import EngineCollector
+from sglk.server.fleet_metrics import FleetCollector
+from sglk.server.latency import LatencyMetrics
+from sglk.server.op_metrics import OpCollector
 from sglk.server.spelling import Spelling
 
 if TYPE_CHECKING:
-    from sglk.engine.engine import Engine
     from sglk.models.chat import ChatTemplate
     from sglk.models.tokenizer import Tokenizer
-
-SIMULATED_TEXT = "1 = the device is simulated: times come from its peak figures, and answers mean nothing."
 
 
 @dataclass
 class Deployment:
-    """One model behind one HTTP entry.
+    """One model behind one HTTP entry, served by the replicas of `fleet`.
 
-    Routes reach the engine through `bridge` alone to generate; a router over several engines can stand in its place.
+    Routes reach engines through `bridge` alone to generate; it goes by way of the fleet's router.
     """
 
     config: ServeConfig
-    engine: "Engine"
+    fleet: Fleet
     tokenizer: "Tokenizer"
     chat_template: "ChatTemplate"
     profile_path: Path | None = None
@@ -45,20 +44,20 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.counters = RequestCounters(self.registry, self.model_name, self.group)
-        self.latency = LatencyMetrics(self.registry, self.model_name, self.group)
-        self.registry.register(EngineCollector(self.engine, self.model_name, self.group))
-        simulated = Gauge("sglk_simulated", SIMULATED_TEXT, LABELS, registry=self.registry)
-        simulated.labels(self.model_name, self.group).set(is_simulated(self.engine.device_info))
-        self.bridge = EngineBridge(self.engine, self.open_limit, self.latency)
+        self.counters = RequestCounters(self.registry, self.model_name)
+        self.latency = LatencyMetrics(self.registry, self.model_name)
+        self.registry.register(FleetCollector(self.fleet, self.model_name))
+        self.registry.register(OpCollector(self.fleet, self.model_name))
+        self.bridge = EngineBridge(self.fleet.router, self.open_limit, self.latency)
         self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
         """Held while runtime parameters change."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def open_limit(self) -> int:
         """Most requests that may be open: those that can run at once, and those that may wait."""
-        return self.engine.runtime.max_running_requests + self.config.server.max_queued_requests
+        return self.fleet.max_running_requests + self.config.server.max_queued_requests
 
     @property
     def can_chat(self) -> bool:
@@ -68,18 +67,12 @@ class Deployment:
     @property
     def context_length(self) -> int:
         """Most tokens of prompt and answer together."""
-        return self.engine.context_length
+        return self.fleet.context_length
 
     @property
     def vocab_size(self) -> int:
         """Token ids run from 0 to one less."""
-        return self.engine.vocab_size
-
-    @property
-    def group(self) -> str:
-        """Name of the device group that the engine runs on."""
-        name: str = self.config.groups[0].name
-        return name
+        return self.fleet.first.vocab_size
 
     @property
     def model_name(self) -> str:
@@ -92,10 +85,12 @@ class Deployment:
             message = f"unknown model {name!r}; this server has {self.model_name!r}"
             raise RequestError(message, param="model", code="model_not_found", status=404)
 
-
-def is_simulated(device_info: Mapping[str, str]) -> bool:
-    """Return whether an engine's device is a simulated one."""
-    return device_info.get("simulated") == "true"
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` in the event loop while the route that asked for it answers."""
+        task = asyncio.get_running_loop().create_task(work)
+        # The loop itself keeps no hold on its tasks.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def deployment_of(request: Request) -> Deployment:

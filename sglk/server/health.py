@@ -23,7 +23,7 @@ router = APIRouter()
 @router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """Answer 200 while the engine can serve, 503 when it is dead or the server is shutting down."""
+    """Answer 200 while a device group takes requests, 503 when none does or the server is shutting down."""
     deployment = deployment_of(request)
     return _health_response(deployment, _state(deployment))
 
@@ -51,11 +51,16 @@ async def _probe(deployment: Deployment) -> str:
 
 
 def _state(deployment: Deployment) -> str:
-    if not deployment.engine.is_alive:
-        return f"engine stopped: {deployment.engine.failure or 'shut down'}"
-    return "shutting down" if deployment.draining else "ok"
+    if deployment.draining:
+        return "shutting down"
+    groups = deployment.fleet.router.groups.values()
+    if any(group.alive for group in groups):
+        return "ok"
+    return "; ".join(f"{group.name}: {group.trouble}" for group in groups)
 
 
 def _health_response(deployment: Deployment, state: str) -> Response:
-    body = {"status": "ok" if state == "ok" else "unavailable", "groups": {deployment.group: state}}
-    return JSONResponse(body, status_code=200 if state == "ok" else 503)
+    groups = {name: group.trouble or "ok" for name, group in deployment.fleet.router.groups.items()}
+    if state == "ok":
+        return JSONResponse({"status": "ok", "groups": groups})
+    return JSONResponse({"status": "unavailable", "reason": state, "groups": groups}, status_code=503)

@@ -75,7 +75,7 @@ class HttpServer(uvicorn.Server):
             raise ConfigError(port_taken(self._deployment.config.server.port)) from error
         finally:
             # While the loop still runs: the engine's last messages need it.
-            await asyncio.to_thread(self._deployment.engine.shutdown, 0.0)
+            await asyncio.to_thread(self._deployment.fleet.shutdown, 0.0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, then tell."""

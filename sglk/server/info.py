@@ -11,7 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 import sglk
-from sglk.server.deployment import Deployment, deployment_of, is_simulated
+from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.groups import describe_group
+from sglk.server.op_metrics import described
 
 RECORDED_DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "fastapi", "uvicorn")
 """Libraries whose versions belong into a record of a measurement."""
@@ -52,14 +54,14 @@ async def model_info(request: Request) -> dict[str, Any]:
 async def server_info(request: Request) -> dict[str, Any]:
     """Describe the deployment and its state, for records and benchmark clients."""
     deployment = deployment_of(request)
-    config, engine, stats = deployment.config, deployment.engine, deployment.engine.stats()
+    config, engine, stats = deployment.config, deployment.fleet.first, deployment.fleet.stats()
     path = _model_path(deployment)
     return {
         "version": sglk.__version__,
         "engine": config.engine.name,
         "chip": config.chip.name,
         "backend": config.backend.name,
-        "simulated": is_simulated(engine.device_info),
+        "simulated": any(each.simulated for each in deployment.fleet.engines.values()),
         "model": config.model.name,
         "served_model_name": deployment.model_name,
         "model_path": path,
@@ -80,6 +82,8 @@ async def server_info(request: Request) -> dict[str, Any]:
         "versions": _versions(),
         "pid": os.getpid(),
         "started": deployment.created,
+        "ops": described(engine.op_report()),
+        "groups": [describe_group(deployment, group) for group in deployment.fleet.router.groups.values()],
         "stats": asdict(stats),
         "internal_states": [{"last_gen_throughput": stats.generation_throughput, "avg_spec_accept_length": None}],
     }
@@ -88,16 +92,17 @@ async def server_info(request: Request) -> dict[str, Any]:
 @router.get("/get_load")
 async def get_load(request: Request) -> list[dict[str, Any]]:
     """Report the load, one entry per replica (SGLang)."""
-    stats = deployment_of(request).engine.stats()
+    several = [engine.stats() for engine in deployment_of(request).fleet.engines.values()]
     return [
         {
-            "dp_rank": 0,
+            "dp_rank": rank,
             "num_reqs": stats.running_requests + stats.queued_requests,
             "num_waiting_reqs": stats.queued_requests,
             "num_tokens": stats.kv_used_tokens,
             "num_pending_tokens": 0,
             "ts_tic": time.perf_counter(),
         }
+        for rank, stats in enumerate(several)
     ]
 
 

@@ -24,28 +24,46 @@ SGLANG_NAMES = ("time_to_first_token", "inter_token_latency", "e2e_request_laten
 
 
 class LatencyMetrics:
-    """The histograms of one model and device group."""
+    """The histograms of one model, with a label for the device group that answered."""
 
-    def __init__(self, registry: CollectorRegistry, model: str, group: str) -> None:
-        families: list[Histogram] = []
+    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        self._model = model
+        self._groups: dict[str, GroupLatency] = {}
 
         def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            family = Histogram(f"sglk_{name}_seconds", help_text, LABELS, registry=registry, buckets=buckets)
-            if name in SGLANG_NAMES:
-                families.append(family)
-            return family.labels(model, group)
+            return Histogram(f"sglk_{name}_seconds", help_text, LABELS, registry=registry, buckets=buckets)
 
-        self.ttft = histogram("time_to_first_token", "From receipt to the first token.", WAIT_BUCKETS_S)
-        self.queue = histogram("queue_time", "From receipt to the first step.", WAIT_BUCKETS_S)
-        self.prefill = histogram("prefill_latency", "From the first step to the first token.", WAIT_BUCKETS_S)
-        self.itl = histogram("inter_token_latency", "Gap between two tokens of one answer.", GAP_BUCKETS_S)
-        self.tpot = histogram("time_per_output_token", "Mean gap of one answer, first token excluded.", GAP_BUCKETS_S)
-        self.e2e = histogram("e2e_request_latency", "From receipt to the last token.", WAIT_BUCKETS_S)
-        registry.register(_SglangNames(families))
+        self._families = {
+            "time_to_first_token": histogram("time_to_first_token", "From receipt to the first token.", WAIT_BUCKETS_S),
+            "queue_time": histogram("queue_time", "From receipt to the first step.", WAIT_BUCKETS_S),
+            "prefill_latency": histogram("prefill_latency", "From the first step to the first token.", WAIT_BUCKETS_S),
+            "inter_token_latency": histogram("inter_token_latency", "Gap between two tokens.", GAP_BUCKETS_S),
+            "time_per_output_token": histogram("time_per_output_token", "Mean gap of one answer.", GAP_BUCKETS_S),
+            "e2e_request_latency": histogram("e2e_request_latency", "From receipt to the last token.", WAIT_BUCKETS_S),
+        }
+        registry.register(_SglangNames([self._families[name] for name in SGLANG_NAMES]))
 
     def start(self) -> "RequestClock":
         """Start the clock of a request received now."""
         return RequestClock(self)
+
+    def of_group(self, name: str) -> "GroupLatency":
+        """Return the histograms of a device group."""
+        if name not in self._groups:
+            self._groups[name] = GroupLatency(*(family.labels(self._model, name) for family in self._families.values()))
+        return self._groups[name]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLatency:
+    """The histograms of one device group."""
+
+    ttft: Histogram
+    queue: Histogram
+    prefill: Histogram
+    itl: Histogram
+    tpot: Histogram
+    e2e: Histogram
 
 
 @dataclass(slots=True)
@@ -65,32 +83,34 @@ class RequestClock:
     def tick(self, output: Output) -> None:
         """Observe `output`, which has just arrived."""
         now = time.perf_counter()
+        group = self.metrics.of_group(output.replica.rpartition("/")[0])
         if output.token_ids:
-            self._observe_tokens(now, output)
+            self._observe_tokens(group, now, output)
         self.last_s = now
         if output.finish is not None and output.finish.reason in ("stop", "length"):
-            self._observe_end(output.completion_tokens)
+            self._observe_end(group, output.completion_tokens)
 
-    def _observe_tokens(self, now: float, output: Output) -> None:
+    def _observe_tokens(self, group: GroupLatency, now: float, output: Output) -> None:
         if self.first_s is None:
             self.first_s = now
-            self._observe_first(now - self.received_s, output.queue_s)
+            _observe_first(group, now - self.received_s, output.queue_s)
             return
         count = len(output.token_ids)
         gap = (now - self.last_s) / count
         for _ in range(count):
-            self.metrics.itl.observe(gap)
+            group.itl.observe(gap)
 
-    def _observe_first(self, ttft_s: float, queue_s: float | None) -> None:
-        self.metrics.ttft.observe(ttft_s)
-        if queue_s is not None:
-            self.metrics.queue.observe(queue_s)
-            self.metrics.prefill.observe(ttft_s - queue_s)
-
-    def _observe_end(self, tokens: int) -> None:
-        self.metrics.e2e.observe(self.e2e_s)
+    def _observe_end(self, group: GroupLatency, tokens: int) -> None:
+        group.e2e.observe(self.e2e_s)
         if self.first_s is not None and tokens > 1:
-            self.metrics.tpot.observe((self.last_s - self.first_s) / (tokens - 1))
+            group.tpot.observe((self.last_s - self.first_s) / (tokens - 1))
+
+
+def _observe_first(group: GroupLatency, ttft_s: float, queue_s: float | None) -> None:
+    group.ttft.observe(ttft_s)
+    if queue_s is not None:
+        group.queue.observe(queue_s)
+        group.prefill.observe(ttft_s - queue_s)
 
 
 class _SglangNames(Collector):

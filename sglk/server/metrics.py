@@ -1,26 +1,13 @@
-"""Engine gauges and counters for Prometheus, read from the engine at each scrape."""
+"""`/metrics`, and the figures of one engine in it."""
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sglk.engine.messages import EngineStats
-from sglk.server.latency import LABELS
-
-SGLANG_LABELS = ("model_name", "group")
-
-
-class Measured(Protocol):
-    """Anything with engine statistics."""
-
-    def stats(self) -> EngineStats:
-        """Return a snapshot."""
 
 
 def cache_hit_rate(stats: EngineStats) -> float:
@@ -33,35 +20,8 @@ def token_usage(stats: EngineStats) -> float:
     return stats.kv_used_tokens / stats.kv_capacity_tokens if stats.kv_capacity_tokens else 0.0
 
 
-class EngineCollector(Collector):
-    """Turns EngineStats into metrics, under sglk's names and, where SGLang has the same figure, under SGLang's too."""
-
-    def __init__(self, engine: Measured, model: str, group: str) -> None:
-        self._engine = engine
-        self._values = (model, group)
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask an engine that is still loading."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of one scrape."""
-        stats = self._engine.stats()
-        for name, value, text in _gauges(stats):
-            gauge = GaugeMetricFamily(name, text, labels=_labels(name))
-            gauge.add_metric(self._values, value)
-            yield gauge
-        for name, value, text in _counters(stats):
-            counter = CounterMetricFamily(name, text, labels=_labels(name))
-            counter.add_metric(self._values, value)
-            yield counter
-
-
-def _labels(name: str) -> tuple[str, ...]:
-    return SGLANG_LABELS if name.startswith("sglang:") else LABELS
-
-
-def _gauges(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
+def gauges(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
+    """Yield name, value and meaning of each gauge; figures that SGLang has too come under both names."""
     yield "sglk_running_requests", stats.running_requests, "Requests in the running batch."
     yield "sglk_queued_requests", stats.queued_requests, "Requests that wait for admission."
     yield "sglk_kv_capacity_tokens", stats.kv_capacity_tokens, "Size of the KV pool."
@@ -78,7 +38,8 @@ def _gauges(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
     yield "sglang:gen_throughput", stats.generation_throughput, "Same as sglk_generation_tokens_per_second."
 
 
-def _counters(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
+def counters(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
+    """Yield name, value and meaning of each counter."""
     yield "sglk_prompt_tokens", stats.prompt_tokens, "Prompt tokens of admitted requests."
     yield "sglk_cached_prompt_tokens", stats.cached_prompt_tokens, "Prompt tokens answered from the prefix cache."
     yield "sglk_generated_tokens", stats.generated_tokens, "Tokens generated."

@@ -21,6 +21,7 @@ from sglk.server.errors import error_body
 from sglk.server.logprobs import native_tokens, native_top
 from sglk.server.native_schema import NEUTRAL, SAMPLING_NEUTRAL, GenerateBody, NativeSampling
 from sglk.server.sampling import check_choices, sampling_params
+from sglk.server.sessions import session_of
 from sglk.server.spelling import Spelling
 from sglk.server.streaming import DONE, EventStream, event, unless_client_leaves
 
@@ -71,7 +72,9 @@ async def generate(request: Request) -> Response:
     refuse_unsupported(body, NEUTRAL)
     request_id = new_id("gen")
     batch = await _read_batch(deployment, body, request_id)
-    generation = await open_choices(deployment, batch.wanted, request_id=request_id, names=batch.engine_names)
+    generation = await open_choices(
+        deployment, batch.wanted, request_id=request_id, names=batch.engine_names, session=session_of(request, body)
+    )
     if body.stream:
         return EventStream(_events(generation, batch, request.scope), generation)
     with generation:

@@ -7,7 +7,7 @@ import pytest
 
 from sglk.cluster.breaker import BreakerSettings
 from sglk.cluster.router import Router
-from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.batch import BatchRow
 from sglk.errors import RequestError
 from sglk.testing.scripted import ScriptedRunner
 from tests.cluster.fleet import Clock, ask, ended, fleet, picks
@@ -94,6 +94,20 @@ def test_failures_take_a_replica_out_until_a_probe_succeeds() -> None:
         assert picks(router) == {"a": 6, "b": 15}
 
 
+def test_an_open_breaker_does_not_shut_the_only_group() -> None:
+    sick = threading.Event()
+    sick.set()
+    runner = ScriptedRunner(spoils=lambda row: "sick" if sick.is_set() else None)
+    with fleet({"a": runner}, breaker=ONE_FAILURE) as router:
+        replica = router.groups["a"].replicas[0]
+        for index in range(3):
+            assert ask(router, f"r{index}").wait().reason == "error"
+        assert replica.breaker.state == "open"
+        sick.clear()
+        assert ask(router, "well").wait().reason == "length"
+        assert replica.breaker.state == "closed"
+
+
 def test_bad_requests_and_clients_that_leave_are_no_failures_of_the_group() -> None:
     with fleet({"a": ScriptedRunner()}, breaker=ONE_FAILURE) as router:
         for index in range(10):
@@ -109,14 +123,15 @@ def test_bad_requests_and_clients_that_leave_are_no_failures_of_the_group() -> N
 
 
 def test_a_dead_engine_is_passed_over_and_with_none_left_the_answer_is_503() -> None:
-    def die(step: int, batch: Batch) -> None:
-        raise RuntimeError("device lost")
-
-    with fleet({"a": ScriptedRunner(before_step=die), "b": ScriptedRunner()}, {"a": 100, "b": 1}) as router:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 100, "b": 1}) as router:
+        router.groups["a"].replicas[0].engine.shutdown()
         for index in range(12):
             assert ask(router, f"r{index}").wait().reason == "length"
+        assert picks(router) == {"a": 0, "b": 12}
         router.drain("b", force=True)
-        with pytest.raises(RequestError, match=r"no device group takes requests now.*b drain") as refusal:
+        with pytest.raises(
+            RequestError, match=r"no device group takes requests now.*engine stopped.*b drain"
+        ) as refusal:
             ask(router, "late")
         assert refusal.value.status == 503
         assert router.open_requests == 0

@@ -13,6 +13,8 @@ import httpx
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
+from sglk.cluster.fleet import Fleet
+from sglk.config.fleet import ReplicaConfig, alone
 from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig, ServerConfig
 from sglk.engine.engine import Engine
 from sglk.models.byte_level import BOS, CHATML, EOS, EOS_ID, SPECIAL_TOKENS, byte_tokenizer
@@ -46,9 +48,13 @@ def deploy(
     )
     templates = {} if chat_template is None else {"default": chat_template}
     tokenizer = Tokenizer(byte_tokenizer(SPECIAL_TOKENS), bos_token=BOS, eos_token=EOS, chat_templates=templates)
-    engine = Engine(runner, tokenizer, config.runtime)
-    engine.start()
-    return Deployment(config, engine, tokenizer, load_chat_template(tokenizer))
+
+    def launch(replica: ReplicaConfig) -> Engine:
+        engine = Engine(runner, tokenizer, config.runtime, name=replica.name)
+        engine.start()
+        return engine
+
+    return Deployment(config, Fleet(alone(config), config.router, launch), tokenizer, load_chat_template(tokenizer))
 
 
 def patient_runner(**settings: Any) -> ScriptedRunner:
@@ -75,7 +81,7 @@ def serving(runner: ScriptedRunner | None = None, **settings: Any) -> Iterator["
         server.should_exit = True
         deployment.bridge.abort_all()
         thread.join(30)
-        deployment.engine.shutdown()
+        deployment.fleet.shutdown()
         listener.close()
 
 
@@ -120,7 +126,7 @@ class Served:
 
     def wait_idle(self, timeout_s: float = 20.0) -> None:
         """Wait until nothing runs, waits or holds KV."""
-        stats = self.deployment.engine.stats
+        stats = self.deployment.fleet.first.stats
         wait_until(
             lambda: stats().running_requests == stats().queued_requests == stats().kv_used_tokens == 0, timeout_s
         )

@@ -21,8 +21,8 @@ def served() -> Iterator[Served]:
 @pytest.mark.parametrize(("path", "body"), CALLS)
 def test_a_client_that_leaves_frees_its_work(served: Served, path: str, body: dict[str, object], stream: bool) -> None:
     connections = [served.call(path, {**body, "stream": stream}) for _ in range(5)]
-    wait_until(lambda: served.deployment.engine.stats().running_requests == 2)
-    wait_until(lambda: served.deployment.engine.stats().queued_requests == 3)
+    wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 2)
+    wait_until(lambda: served.deployment.fleet.first.stats().queued_requests == 3)
     for connection in connections:
         connection.close()
 
@@ -43,7 +43,7 @@ def test_only_the_client_that_leaves_is_cut_off(served: Served) -> None:
     body = {"prompt": "other", "temperature": 0, "max_tokens": 300, "ignore_eos": True}
     alone = served.post("/v1/completions", body).json()["choices"]
     leaving = served.call("/v1/completions", ENDLESS)
-    wait_until(lambda: served.deployment.engine.stats().running_requests == 1)
+    wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 1)
     staying = served.call("/v1/completions", body)
     wait_until(lambda: served.deployment.bridge.open_requests == 2)
     leaving.close()

@@ -25,7 +25,7 @@ def test_a_failing_device_fails_the_probe_and_then_the_server() -> None:
         assert served.get("/health").status_code == 200
         response = served.get("/health_generate")
         assert response.status_code == 503
-        assert "device lost" in response.json()["groups"]["left"]
+        assert "device lost" in response.json()["reason"]
 
         error = error_of(served.post("/v1/completions", {"prompt": "x"}), 500)
         assert error["type"] == "server_error"
@@ -36,7 +36,7 @@ def test_a_failing_device_fails_the_probe_and_then_the_server() -> None:
 
         def dead() -> bool:
             served.post("/v1/completions", {"prompt": "x"})
-            return not served.deployment.engine.is_alive
+            return not served.deployment.fleet.first.is_alive
 
         wait_until(dead)
         response = served.get("/health")

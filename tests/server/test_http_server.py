@@ -23,7 +23,7 @@ def test_of_two_servers_that_bound_one_port_the_second_gives_up() -> None:
         with pytest.raises(ConfigError, match=f"server.port={port} is taken by process {os.getpid()}"):
             server.run_until_stopped(second)
 
-    assert not deployment.engine.is_alive
+    assert not deployment.fleet.first.is_alive
 
 
 def test_it_announces_itself_once_it_answers_and_stops_on_a_signal() -> None:
@@ -42,7 +42,7 @@ def test_it_announces_itself_once_it_answers_and_stops_on_a_signal() -> None:
 
     assert states == [200]
     assert deployment.draining
-    assert not deployment.engine.is_alive
+    assert not deployment.fleet.first.is_alive
 
 
 def test_requests_that_outlast_the_time_to_finish_are_aborted() -> None:
@@ -70,7 +70,7 @@ def test_requests_that_outlast_the_time_to_finish_are_aborted() -> None:
 
 def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = deploy(ScriptedRunner())
-    shut_down = deployment.engine.shutdown
+    shut_down = deployment.fleet.shutdown
     missed: list[int] = []
 
     def shut_down_under_signals(timeout_s: float) -> None:
@@ -78,7 +78,7 @@ def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.Monke
             os.kill(os.getpid(), number)
         shut_down(timeout_s)
 
-    monkeypatch.setattr(deployment.engine, "shutdown", shut_down_under_signals)
+    monkeypatch.setattr(deployment.fleet, "shutdown", shut_down_under_signals)
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = [signal.signal(number, lambda got, _: missed.append(got)) for number in numbers]
     try:
@@ -92,4 +92,4 @@ def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.Monke
             signal.signal(number, handler)
 
     assert missed == [signal.SIGTERM], "only the last one, after the end, goes to the handler from before"
-    assert not deployment.engine.is_alive
+    assert not deployment.fleet.first.is_alive

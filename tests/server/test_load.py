@@ -79,7 +79,7 @@ def test_an_engine_whose_thread_dies_fails_readiness_at_once_and_all_that_wait()
     runner = Broken(context_length=1_000_000, kv_tokens=1_000_000)
     with serving(runner, max_running_requests=2) as served:
         connections = [served.call("/v1/completions", ENDLESS) for _ in range(4)]
-        wait_until(lambda: served.deployment.engine.stats().queued_requests == 2)
+        wait_until(lambda: served.deployment.fleet.first.stats().queued_requests == 2)
         assert served.get("/health").status_code == 200
         # A result short of a row is a broken promise, not a failed step: the engine cannot go on.
         runner.broken = True
@@ -101,7 +101,7 @@ def test_fifty_clients_that_hang_up_leave_nothing_behind() -> None:
     with serving(patient_runner(), max_running_requests=4) as served:
         for _ in range(5):
             connections = [served.call("/v1/completions", {**ENDLESS, "stream": index % 2 == 0}) for index in range(10)]
-            wait_until(lambda: served.deployment.engine.stats().queued_requests == 6)
+            wait_until(lambda: served.deployment.fleet.first.stats().queued_requests == 6)
             for connection in connections:
                 connection.close()
             served.wait_idle(timeout_s=LIVELY_S)
@@ -124,9 +124,9 @@ def test_requests_that_fill_the_kv_pool_end_with_what_they_have(page_size: int) 
         assert [choice["finish_reason"] for choice in choices] == ["length"] * 3
         assert (alone["usage"]["completion_tokens"], both["usage"]["completion_tokens"]) == (56, 112)
         assert choices[1]["text"] == choices[0]["text"]
-        assert served.deployment.engine.stats().retractions > 0
+        assert served.deployment.fleet.first.stats().retractions > 0
         served.wait_idle()
-        assert served.deployment.engine.flush_cache()
-        stats = served.deployment.engine.stats()
+        assert served.deployment.fleet.first.flush_cache()
+        stats = served.deployment.fleet.first.stats()
         assert (stats.kv_used_tokens, stats.kv_cached_tokens) == (0, 0)
         assert served.post("/v1/completions", {"prompt": "y", "max_tokens": 1}).status_code == 200

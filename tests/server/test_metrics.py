@@ -21,7 +21,7 @@ def samples() -> dict[str, float]:
         served.post("/v1/completions", {**BODY, "model": "another"})
         for stream in (False, True):
             connection = served.call("/v1/completions", {**ENDLESS, "stream": stream})
-            wait_until(lambda: served.deployment.engine.stats().running_requests == 1)
+            wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 1)
             connection.close()
             served.wait_idle()
         wait_until(lambda: served.samples()["sglk_requests_in_flight"] == 0)
@@ -87,14 +87,17 @@ def test_labels_come_from_the_configuration_alone(served: Served) -> None:
     for family in families:
         for sample in family.samples:
             labels = set(sample.labels.items()) - {("le", sample.labels.get("le"))}
-            assert labels <= {("model", MODEL), ("model_name", MODEL), ("group", "left")}, sample.name
+            known = {("model", MODEL), ("model_name", MODEL), ("group", "left"), ("replica", "left/0")}
+            assert {each for each in labels if each[0] not in ("state", "outcome")} <= known, sample.name
 
 
 def test_the_first_token_s_time_splits_into_queue_and_prefill() -> None:
     registry = CollectorRegistry()
-    clock = LatencyMetrics(registry, "tiny", "default").start()
+    clock = LatencyMetrics(registry, "tiny").start()
     clock.received_s -= 1.0
-    clock.tick(Output("x", (1,), "a", prompt_tokens=1, completion_tokens=1, cached_tokens=0, queue_s=0.25))
+    clock.tick(
+        Output("x", (1,), "a", prompt_tokens=1, completion_tokens=1, cached_tokens=0, queue_s=0.25, replica="default/0")
+    )
 
     def total(name: str) -> float:
         value = registry.get_sample_value(f"sglk_{name}_seconds_sum", {"model": "tiny", "group": "default"})

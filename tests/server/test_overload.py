@@ -20,7 +20,7 @@ def full() -> Iterator[Served]:
 
 def _state(served: Served) -> tuple[int, int, int]:
     """Return open, running and queued requests: two may be queued before the third has even arrived."""
-    stats = served.deployment.engine.stats()
+    stats = served.deployment.fleet.first.stats()
     return served.deployment.bridge.open_requests, stats.running_requests, stats.queued_requests
 
 

@@ -79,10 +79,10 @@ def test_every_row_of_a_mixed_batch_equals_that_request_alone(tiny: Served) -> N
 
 def test_the_choices_of_a_prompt_share_its_computation(tiny: Served) -> None:
     tiny.post("/flush_cache")
-    before = tiny.deployment.engine.stats()
+    before = tiny.deployment.fleet.first.stats()
     body = {"prompt": LONG, "n": 4, "temperature": 1, "seed": 1, "max_tokens": 4, "ignore_eos": True}
     answer = tiny.post(COMPLETIONS, body).json()
-    after = tiny.deployment.engine.stats()
+    after = tiny.deployment.fleet.first.stats()
     whole_pages = (len(LONG) - 1) // 16 * 16
 
     assert after.cached_prompt_tokens - before.cached_prompt_tokens == 3 * whole_pages

@@ -1,0 +1,40 @@
+"""The first request of an engine, made by the engine's own side before any client's."""
+
+import threading
+
+from sglk.engine.engine import Engine
+from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams
+from sglk.errors import RunError
+
+WARM_UP_TIMEOUT_S = 600.0
+"""A first step may compile kernels."""
+
+
+def warm_up(engine: Engine) -> None:
+    """Run every op that the model's requests can need, once; raises RunError with what the engine could not do.
+
+    The second token is decoded, and chance, penalties and logprobs have ops of their own: a vendor's library that does
+    not fit, and is loaded when its op is first called, shows before the port opens.
+    """
+    finished = threading.Event()
+    ends: list[Finish] = []
+
+    def on_output(output: Output) -> None:
+        if output.finish is not None:
+            ends.append(output.finish)
+            finished.set()
+
+    sampling = SamplingParams(
+        max_new_tokens=min(2, engine.context_length - 1),
+        top_k=2,
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        logprobs=1,
+        ignore_eos=True,
+    )
+    engine.submit(GenerateRequest("warm-up", (0,), sampling), on_output)
+    if not finished.wait(WARM_UP_TIMEOUT_S):
+        raise RunError(f"the engine made no token within {WARM_UP_TIMEOUT_S:g} s; look for a stuck device")
+    if ends[0].reason != "length":
+        raise RunError(f"the engine cannot generate: {ends[0].message or ends[0].reason}")

@@ -1,0 +1,226 @@
+"""Routes that show device groups and move traffic between them."""
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+
+from sglk.cluster.group import DeviceGroup, Replica
+from sglk.cluster.ramp import MIN_REQUESTS, Ramp, RampPlan
+from sglk.cluster.slo import parse_slo
+from sglk.cluster.weights import Weights
+from sglk.errors import RequestError
+from sglk.server.body import Body, body_schema, read_body, read_object
+from sglk.server.deployment import Deployment, deployment_of
+
+DRAIN_TIMEOUT_S = 60.0
+"""How long running requests may take to finish when the caller does not say."""
+
+RECENT_S = 60.0
+"""Over which time a group's latencies and error rate are shown."""
+
+router = APIRouter(prefix="/admin", tags=["device groups"])
+
+
+class DrainBody(Body):
+    """How to drain a group."""
+
+    timeout_s: float = Field(default=DRAIN_TIMEOUT_S, ge=0, description="a number of seconds from 0 up")
+    force: bool = Field(default=False, description="true or false")
+
+
+class RampBody(Body):
+    """Where to ramp, and under which limits."""
+
+    group: str = Field(description="the name of a device group")
+    to: float = Field(description="a percentage from 0 to 100")
+    step: float = Field(description="a percentage above 0")
+    every_s: float = Field(description="a number of seconds above 0")
+    slo: str | None = Field(default=None, description="limits such as ttft_p99<2s,error_rate<1%")
+    min_requests: int = Field(default=MIN_REQUESTS, ge=1, description="a whole number from 1 up")
+
+
+@router.get("/groups")
+async def groups(request: Request) -> dict[str, Any]:
+    """Describe every group and replica, the weights in force and the ramp."""
+    return overview(deployment_of(request))
+
+
+@router.patch("/groups/weights")
+async def set_weights(request: Request) -> dict[str, Any]:
+    """Change weights; the body maps groups to weights, and groups that it does not name keep theirs.
+
+    Weights are ratios, whatever their sum. `{"weights": {...}, "reason": "..."}` also says why.
+    """
+    body = await read_object(request)
+    wrapped = isinstance(body.get("weights"), dict)
+    shares, reason = (body["weights"], str(body.get("reason") or "")) if wrapped else (body, "")
+    if not shares:
+        raise RequestError('the body names no group; send such as {"old": 80, "new": 20}', param="weights")
+    deployment = deployment_of(request)
+    deployment.fleet.router.set_weights(shares, "admin", reason)
+    return overview(deployment)
+
+
+@router.post("/groups/rollback")
+async def rollback(request: Request) -> dict[str, Any]:
+    """Return to the weights before the last change, or before the ramp; 409 when there are none."""
+    deployment = deployment_of(request)
+    deployment.fleet.router.rollback("asked for by an operator")
+    return overview(deployment)
+
+
+@router.post("/groups/{name}/drain", openapi_extra=body_schema(DrainBody))
+async def drain(request: Request, name: str) -> dict[str, Any]:
+    """Send no new request to a group from now on; what still runs after `timeout_s` ends with an error.
+
+    Draining the last group that takes requests is refused (409) unless `force`.
+    """
+    body = await _read_or(request, DrainBody)
+    deployment = deployment_of(request)
+    group = deployment.fleet.router.drain(name, force=body.force)
+    deployment.in_background(_finish_drain(deployment, name, body.timeout_s))
+    return describe_group(deployment, group)
+
+
+@router.post("/groups/{name}/undrain")
+async def undrain(request: Request, name: str) -> dict[str, Any]:
+    """Let a group take requests again."""
+    deployment = deployment_of(request)
+    return describe_group(deployment, deployment.fleet.router.undrain(name))
+
+
+@router.post("/groups/{name}/restart", openapi_extra=body_schema(DrainBody))
+async def restart(request: Request, name: str) -> dict[str, Any]:
+    """Drain a group, start its replicas again in the background, and let it take requests through probes."""
+    body = await _read_or(request, DrainBody)
+    deployment = deployment_of(request)
+    group = deployment.fleet.router.drain(name, force=body.force)
+    deployment.in_background(_drain_and_restart(deployment, name, body.timeout_s))
+    return describe_group(deployment, group)
+
+
+@router.post("/ramp", openapi_extra=body_schema(RampBody))
+async def start_ramp(request: Request) -> dict[str, Any]:
+    """Move traffic to a group step by step; when a limit breaks, the weights before the ramp come back at once."""
+    body = await read_body(request, RampBody)
+    limits = parse_slo(body.slo) if body.slo is not None else ()
+    plan = RampPlan(body.group, body.to, body.step, body.every_s, limits, body.min_requests)
+    return describe_ramp(deployment_of(request).fleet.start_ramp(plan))
+
+
+@router.get("/ramp")
+async def show_ramp(request: Request) -> dict[str, Any]:
+    """Describe the ramp on its way, or the last one."""
+    return describe_ramp(_ramp(request))
+
+
+@router.delete("/ramp")
+async def stop_ramp(request: Request) -> dict[str, Any]:
+    """Stop the ramp and leave the weights where they are."""
+    ramp = _ramp(request)
+    ramp.stop("asked for by an operator")
+    return describe_ramp(ramp)
+
+
+def overview(deployment: Deployment) -> dict[str, Any]:
+    """Return what `/admin/groups` shows."""
+    fleet = deployment.fleet
+    return {
+        "groups": [describe_group(deployment, group) for group in fleet.router.groups.values()],
+        "weights": _describe_weights(fleet.router.weights),
+        "history": [_describe_weights(weights) for weights in fleet.router.history.entries()],
+        "ramp": None if fleet.ramp is None else describe_ramp(fleet.ramp),
+        "weights_file": None
+        if fleet.weights_file is None
+        else {"path": str(fleet.weights_file.path), "error": fleet.weights_file.error},
+    }
+
+
+def describe_group(deployment: Deployment, group: DeviceGroup) -> dict[str, Any]:
+    """Return one group's entry."""
+    shares = deployment.fleet.router.weights.shares
+    return {
+        "name": group.name,
+        "weight": shares[group.name],
+        "standby": group.standby,
+        "state": group.state,
+        "ready": group.ready,
+        "trouble": group.trouble,
+        "open_requests": group.open_requests,
+        "recent": group.recent.figures(RECENT_S),
+        "replicas": [_describe_replica(deployment, replica) for replica in group.replicas],
+    }
+
+
+def describe_ramp(ramp: Ramp) -> dict[str, Any]:
+    """Return a ramp's entry; shares are per cent of the traffic."""
+    plan = ramp.plan
+    return {
+        "group": plan.group,
+        "to": plan.to,
+        "step": plan.step,
+        "every_s": plan.every_s,
+        "slo": [limit.text for limit in plan.limits],
+        "share": ramp.share,
+        "state": ramp.state,
+        "reason": ramp.reason,
+    }
+
+
+def _describe_replica(deployment: Deployment, replica: Replica) -> dict[str, Any]:
+    config = deployment.fleet.configs[replica.name].config
+    stats = replica.engine.stats()
+    return {
+        "name": replica.name,
+        "chip": config.chip.name,
+        "devices": config.groups[0].devices,
+        "state": replica.state,
+        "breaker": replica.breaker.state,
+        "last_error": replica.breaker.last_error,
+        "open_requests": replica.open_requests,
+        "running_requests": stats.running_requests,
+        "queued_requests": stats.queued_requests,
+        "kv_used_tokens": stats.kv_used_tokens,
+        "kv_capacity_tokens": stats.kv_capacity_tokens,
+        "picks": replica.counters.picks,
+        "ended": dict(replica.counters.ended),
+        "moved": replica.counters.moved,
+        "restarts": replica.counters.restarts,
+    }
+
+
+def _describe_weights(weights: Weights) -> dict[str, Any]:
+    total = sum(weights.shares.values())
+    percent = {name: round(100 * share / total, 3) for name, share in weights.shares.items()}
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(weights.since_s))
+    return {**asdict(weights), "since": since, "percent": percent}
+
+
+async def _read_or(request: Request, shape: type[DrainBody]) -> DrainBody:
+    # A drain without any wish is sent without a body by most.
+    return await read_body(request, shape) if await request.body() else shape()
+
+
+def _ramp(request: Request) -> Ramp:
+    ramp = deployment_of(request).fleet.ramp
+    if ramp is None:
+        raise RequestError("there has been no ramp", code="no_ramp", status=404)
+    return ramp
+
+
+async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> None:
+    router = deployment.fleet.router
+    await asyncio.to_thread(router.wait_drained, name, timeout_s)
+    if router.group(name).state == "draining":
+        router.expire(name, f"device group {name!r} was drained before the answer was complete; send the request again")
+
+
+async def _drain_and_restart(deployment: Deployment, name: str, timeout_s: float) -> None:
+    await _finish_drain(deployment, name, timeout_s)
+    deployment.fleet.supervisor.restart(name)
+    deployment.fleet.router.undrain(name)
