@@ -1,6 +1,6 @@
 """Checks of the plugins that drive the deployment's devices: that each loads, and fits what is installed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
@@ -19,16 +19,16 @@ from sglk.errors import RunError
 def check_backends(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Load each backend in a child process, compare versions, load its libraries; then make the devices."""
     for name in deployment.backends:
-        findings = list(_backend(machine, name))
+        findings = list(_backend(machine, name, deployment.environment(name)))
         yield from findings
         # Without its libraries a plugin can only say once more what is missing.
         if not any(finding.status == "fail" for finding in findings):
             yield from check_device_memory(deployment, name)
 
 
-def _backend(machine: Machine, name: str) -> Iterator[Finding]:
+def _backend(machine: Machine, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     try:
-        answer = ask("backend_class", name)
+        answer = ask("backend_class", name, environment=environment)
     except RunError as error:
         yield fail("backend", f"backend {name!r} ends its process: {error}", "reinstall the plugin and its libraries")
         return
@@ -41,9 +41,25 @@ def _backend(machine: Machine, name: str) -> Iterator[Finding]:
         yield Finding(**finding)
     for question, reason in answer["failed"].items():
         yield warn("backend", f"backend {name!r} cannot tell its {question}: {reason}", "tell the plugin's author")
+    yield from _environment(machine, name, environment)
     ranges = answer.get("requires", {})
     yield from check_ranges(machine, name, ranges, _reported(machine, name, answer))
     yield from library_findings(machine, ranges)
+
+
+def _environment(machine: Machine, name: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
+    """Compare the variables that `sglk serve` sets for the plugin's libraries with those that are set already."""
+    for variable, value in wanted.items():
+        given = machine.environment.get(variable, value)
+        if given != value:
+            yield warn(
+                "environment",
+                f"{variable}={given} is set, backend {name!r} wants {value}",
+                f"unset {variable}, unless you mean it",
+            )
+    if wanted:
+        shown = " ".join(f"{variable}={value}" for variable, value in wanted.items())
+        yield ok("environment", f"`sglk serve` sets, where they are not set: {shown}")
 
 
 def _verified(answer: dict[str, Any]) -> str:

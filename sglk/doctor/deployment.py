@@ -33,6 +33,10 @@ class Deployment:
         """The backends that drive the devices, the first group's first."""
         return list(dict.fromkeys(replica.backend.name for replica in self.replicas))
 
+    def environment(self, backend: str) -> dict[str, str]:
+        """Return the variables that the libraries of `backend` read when they load."""
+        return next((dict(each.backend.environment) for each in self.replicas if each.backend.name == backend), {})
+
     def devices(self, backend: str) -> list[str]:
         """Return the devices that `backend` drives, each once."""
         used = [replica for replica in self.replicas if replica.backend.name == backend]

@@ -17,7 +17,8 @@ def check_device_memory(deployment: Deployment, backend: str) -> Iterator[Findin
     """Make each device of one backend in a child process, and look at its memory."""
     wanted = {name: (config, rank) for name, config, rank in deployment.each_device(backend)}
     try:
-        answers = ask("devices", [(name, *rest) for name, rest in wanted.items()])
+        questions = [(name, *rest) for name, rest in wanted.items()]
+        answers = ask("devices", questions, environment=deployment.environment(backend))
     except RunError as error:
         yield fail("device", f"making the devices ends the process: {error}", "look at the driver's own log, and dmesg")
         return

@@ -58,6 +58,8 @@ def test_what_is_wrong_with_this_machine(
 
 
 PICKY = """
+import os
+
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.finding import warn
 
@@ -71,23 +73,26 @@ class Backend(CpuBackend):
 
     @classmethod
     def diagnose(cls):
-        yield warn("licence", "it ends tomorrow", "buy another")
+        flags = f"{os.environ['DUMMY_FLAG']} {os.environ['DUMMY_OTHER']}"
+        yield warn("licence", f"it ends tomorrow {flags}", "buy another")
 """
 
 
-def test_a_plugin_says_what_it_needs_and_finds(site: Path) -> None:
+def test_a_plugin_says_what_it_needs_and_finds(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_backend(site, "picky", PICKY)
-    found = [
-        (each.check, each.status, each.why) for each in check_backends(this_machine(), deployment(["backend=picky"]))
-    ]
+    monkeypatch.setenv("DUMMY_OTHER", "2")
+    wanted = deployment(["backend=picky", "+backend.environment={DUMMY_FLAG: '1', DUMMY_OTHER: '1'}"])
+    found = [(each.check, each.status, each.why) for each in check_backends(this_machine(), wanted)]
     assert found[0][:2] == ("backend", "ok")
     assert found[1:] == [
-        ("licence", "warn", "it ends tomorrow"),
+        ("licence", "warn", "it ends tomorrow 1 2"),
         (
             "backend",
             "warn",
             "backend 'picky' cannot tell its versions: OSError: libvendor.so: cannot open shared object file",
         ),
+        ("environment", "warn", "DUMMY_OTHER=2 is set, backend 'picky' wants 1"),
+        ("environment", "ok", "`sglk serve` sets, where they are not set: DUMMY_FLAG=1 DUMMY_OTHER=1"),
         ("picky needs", "ok", f"python >=3.8; {sys.version.split()[0]} is installed"),
         ("picky needs", "fail", "dummy-sdk >=2, which is not here"),
     ]
