@@ -82,7 +82,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "versions": _versions(),
         "pid": os.getpid(),
         "started": deployment.created,
-        "ops": described(engine.op_report()),
+        "ops": {name: described(each.op_report()) for name, each in deployment.fleet.engines.items()},
         "groups": [describe_group(deployment, group) for group in deployment.fleet.router.groups.values()],
         "stats": asdict(stats),
         "internal_states": [{"last_gen_throughput": stats.generation_throughput, "avg_spec_accept_length": None}],
