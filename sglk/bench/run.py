@@ -90,11 +90,22 @@ class _Run:
         self._on_progress = on_progress
         self._model_info = target.model_info() or {}
         self._info = target.server_info() or {}
+        self._simulated = self._info.get("simulated") is True or self._known("backend") in _SIMULATED_BACKENDS
+        self._check_pace()
         self._models = target.models()
         self._counters: dict[str, float] = {}
         self._api = self._choose_api()
         self._cache = self._choose_cache()
         self._salt = (salt or load.salt or self._id) if self._cache == "salt" else None
+
+    def _check_pace(self) -> None:
+        """Raise RunError where a simulated device's time does not pass as ours does."""
+        speed = (texts(self._info.get("device"))).get("speed", "1")
+        if self._simulated and speed != "1":
+            raise RunError(
+                f"the server's simulated device runs at speed {speed}, so what is timed is not the chip's; "
+                "start it with backend.options.speed=1"
+            )
 
     def record(self, command: str | None) -> Record:
         medium, requests = asyncio.run(self._drive())
@@ -105,7 +116,7 @@ class _Run:
         backend = self._known("backend")
         return Record(
             id=self._id,
-            kind="simulated" if self._info.get("simulated") is True or backend in _SIMULATED_BACKENDS else "measured",
+            kind="simulated" if self._simulated else "measured",
             created=self._created,
             command=command,
             tool=describe_tool(),

@@ -27,6 +27,9 @@ def _reasons(file: Path, profile: ProfileRecord, config: ServeConfig, today: dat
         # A profile written by hand need not say what it is for.
         if measured not in ("?", used):
             yield f"was measured with {group} {measured!r}, not {used!r}; make one for it: {tune}"
+    simulating = (profile.engine or "").endswith(f" on {config.backend.name}")
+    if profile.kind == "simulated" and not simulating:
+        yield f"was simulated, not measured on the chip; measure it: {tune}"
     yield from _age(profile.expires, today, tune)
     if profile.hash is not None and profile.hash != content_hash(yaml.safe_load(file.read_text(encoding="utf-8"))):
         yield f"was changed after it was measured (its hash does not fit); measure it again: {tune}"

@@ -78,6 +78,22 @@ def test_what_the_server_says_goes_before_what_the_caller_knows() -> None:
     assert (record.server.kv_capacity_tokens, record.server.device) == (4096, "P800")
 
 
+def test_a_server_of_any_backend_may_say_that_it_is_simulated() -> None:
+    with CachedServer() as server:
+        server.routes["/server_info"] = {"backend": "mychip", "simulated": True, "device": {"speed": "1"}}
+        assert measure(Target(server.url), workload(), LoadConfig()).kind == "simulated"
+        server.routes["/server_info"] = {"backend": "mychip", "simulated": False}
+        assert measure(Target(server.url), workload(), LoadConfig()).kind == "measured"
+
+
+def test_a_simulated_device_that_runs_at_another_speed_cannot_be_timed() -> None:
+    with CachedServer() as server:
+        server.routes["/server_info"] = {"backend": "sim", "simulated": True, "device": {"speed": "20"}}
+        with pytest.raises(RunError, match=r"runs at speed 20, .* backend.options.speed=1"):
+            measure(Target(server.url), workload(), LoadConfig())
+        assert not server.sent("/generate")
+
+
 def test_engine_counters_are_those_of_the_measured_part() -> None:
     with CachedServer() as server:
 

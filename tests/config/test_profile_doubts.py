@@ -63,12 +63,18 @@ def test_a_profile_written_by_hand_is_not_doubted(file: Path, text: str) -> None
         ({"chip": ProfileChip("kunlun")}, "was measured with chip 'kunlun', not 'cpu'"),
         ({"model": ProfileModel("other")}, "was measured with model 'other', not 'smollm2'"),
         ({"expires": "soon"}, "has expires='soon', which is not a date"),
+        ({"kind": "simulated", "engine": "native on sim"}, "was simulated, not measured on the chip"),
     ],
 )
 def test_a_profile_of_something_else_is_doubted(file: Path, changes: dict[str, Any], reason: str) -> None:
     write(file, content(**changes))
     (warning,) = compose("serve").warnings
     assert warning.startswith(f"profile {file} {reason}")
+
+
+def test_a_simulated_profile_is_good_enough_for_another_simulation(file: Path) -> None:
+    write(file, content(kind="simulated", engine="native on sim"))
+    assert compose("serve", ["backend=sim"]).warnings == []
 
 
 def test_a_profile_expires_after_its_last_day(file: Path) -> None:
