@@ -11,6 +11,11 @@ VARIABLE = "SGLK_PLUGINS"
 """Environment variable: names or distributions, separated by commas. Unset = all; empty = none but sglk's own."""
 
 
+def is_set() -> bool:
+    """Return whether there is a list at all."""
+    return VARIABLE in os.environ
+
+
 def is_allowed(plugin: Plugin) -> bool:
     """Return whether the list lets `plugin` in; sglk's own and those of code are not its business."""
     entries = _entries()

@@ -115,23 +115,27 @@ def hiding_place(plugin: Plugin) -> Path | None:
     if plugin.location is None:
         return None
     top = plugin.module.partition(".")[0]
-    own = [path for path in (plugin.location / top, plugin.location / f"{top}.py") if path.exists()]
-    imported = module_path(top)
-    if not own or imported is None or any(imported == path or path in imported.parents for path in own):
+    own = {path for path in (plugin.location / top, plugin.location / f"{top}.py") if path.exists()}
+    imported = _module_places(top)
+    if not own or not imported or any(own & {place, *place.parents} for place in imported):
         return None
-    return imported
+    return imported[0]
 
 
 def module_path(module: str) -> Path | None:
-    """Return the file, or the folder without `__init__.py`, that a top-level module is found in."""
+    """Return the file that a module is found in, or the first of the folders that share its name."""
+    return next(iter(_module_places(module)), None)
+
+
+def _module_places(module: str) -> list[Path]:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        return None
+        return []
     if spec is None:
-        return None
-    places = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
-    return Path(places[0]).resolve() if places else None
+        return []
+    found = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
+    return [Path(place).resolve() for place in found]
 
 
 def _version(distribution: str) -> str:

@@ -101,13 +101,16 @@ def unknown_backend(name: str, options: Iterable[str] = ()) -> str:
     return (
         f"no plugin drives backend {name!r}{hint} searched the entry points {BACKENDS!r} of {sys.executable} and"
         f" register_backend(); found {found}; usual causes: the plugin is installed into another environment, its"
-        f" installation failed, or register_backend() runs after the engine is created{unknown}"
+        " installation failed, or register_backend() runs after the engine is created; backend=sim rehearses without a"
+        f" plugin{unknown}"
     )
 
 
 def plugin_warnings() -> list[str]:
-    """Return one line for each entry of `SGLK_PLUGINS` that nothing found answers to."""
-    return allow_list.warnings([*installed_plugins(BACKENDS), *installed_plugins(CONF)])
+    """Return one line for each entry of `SGLK_PLUGINS` that nothing which is found answers to."""
+    if not allow_list.is_set():
+        return []
+    return allow_list.warnings([*backend_plugins(), *installed_plugins(CONF)])
 
 
 def _imported(plugin: Plugin) -> object:

@@ -43,6 +43,7 @@ def create_backend(name: str, **keywords: Any) -> Any:
         raise BackendError(f"backend {name!r} ({plugin.origin}) failed to start: {cause(error, plugin)}") from error
     if (why := unfit(made, own=plugin.source == BUILT_IN)) is not None:
         raise BackendError(f"backend {name!r} ({plugin.origin}) is refused: {why}")
+    log.info("Backend %s loaded successfully", name)
     return made
 
 
@@ -72,7 +73,6 @@ def _load(plugin: Plugin) -> BackendFactory:
         raise BackendError(f"{where}: {plugin.value!r} is refused: {why}")
     if plugin.source != CODE and (hider := hiding_place(plugin)) is not None:
         log.warning("%s is imported from %s, not from where it is installed", where, hider)
-    log.info("Backend %s loaded successfully", plugin.name)
     return factory
 
 

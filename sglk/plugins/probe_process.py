@@ -46,7 +46,7 @@ def examine(plugin: Plugin) -> dict[str, Any]:
     return {
         "state": "ok" if why is None else "refused",
         "reason": why,
-        "path": str(module_path(plugin.module) or ""),
+        "path": str(path) if (path := module_path(plugin.module)) is not None else None,
         "api_version": version if version is None or type(version) is int else repr(version),
         "verified_on": _own_text(factory, "verified_on"),
         "simulated": getattr(factory, "simulated", False) is True,

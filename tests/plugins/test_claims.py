@@ -68,9 +68,11 @@ def test_a_plugin_with_the_name_of_one_of_sglk_is_refused_together_with_it(
 def test_what_is_not_on_the_list_is_not_imported(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_backend(site, "kept")
     install_backend(site, "left", "raise AssertionError('imported')")
-    monkeypatch.setenv("SGLK_PLUGINS", " kept, dummy-kep ,")
+    monkeypatch.setenv("SGLK_PLUGINS", " kept, dummy-kep ,cpu")
     assert plugins.load_backend("kept")
-    assert "SGLK_PLUGINS=' kept, dummy-kep ,' names neither 'left' nor 'dummy-left'; add one of them" in refusal("left")
+    assert "SGLK_PLUGINS=' kept, dummy-kep ,cpu' names neither 'left' nor 'dummy-left'; add one of them" in refusal(
+        "left"
+    )
     warning = "SGLK_PLUGINS names 'dummy-kep', which no plugin or distribution is called; did you mean 'dummy-kept'?"
     assert plugins.plugin_warnings() == [warning]
     assert compose("serve").warnings == [warning]

@@ -21,7 +21,8 @@ def refusal(name: str) -> str:
 def test_a_plugin_is_loaded_by_its_entry_point(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install_backend(site, "toy")
     with caplog.at_level(logging.INFO, "sglk.plugins"):
-        assert plugins.load_backend("toy").__module__ == "dummy_toy"
+        made = plugins.create_backend("toy", num_threads=1)
+    assert type(made).__module__ == "dummy_toy"
     origin = f"dummy-toy 1.2 at {site}"
     assert caplog.messages == [
         f"loading backend 'toy' ({origin}) from dummy_toy:Backend",
@@ -183,6 +184,18 @@ def test_a_working_copy_in_place_of_the_installed_plugin_is_mentioned(
     monkeypatch.syspath_prepend(here.parent)
     assert plugins.load_backend("toy")
     assert f"is imported from {here}/__init__.py, not from where it is installed" in caplog.text
+
+
+def test_a_package_that_several_distributions_share_is_hidden_by_none(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other" / "dummy_vendor" / "tools").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    write_metadata(site, "shared", "[sglk.backends]\nshared = dummy_vendor.chip:Backend\n")
+    (site / "dummy_vendor").mkdir()
+    (site / "dummy_vendor" / "chip.py").write_text(BACKEND)
+    assert plugins.load_backend("shared").__module__ == "dummy_vendor.chip"
+    assert not caplog.messages
 
 
 def test_an_unknown_backend_lists_what_was_searched_and_found(site: Path) -> None:
