@@ -61,7 +61,8 @@ def matrix(capabilities: Capabilities, seed: int = 0) -> Iterator[OpCase]:
 
 
 def _matrix(capabilities: Capabilities) -> Iterator[OpCase]:
-    for dtype in sorted(capabilities.dtypes):
+    # In fp32 first: what is wrong there is easiest to see.
+    for dtype in sorted(capabilities.dtypes, key=lambda name: (name != "fp32", name)):
         yield from _dense(dtype)
         yield from _paged(dtype, capabilities)
         yield from _experts(dtype)

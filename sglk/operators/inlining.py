@@ -8,7 +8,7 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -21,12 +21,25 @@ OWN = "sglk"
 class Inlined:
     """Text of a script."""
 
-    imports: dict[str, None] = field(default_factory=dict)
-    """Import statements, in the order in which they were met."""
+    imports: set[str] = field(default_factory=set)
+    """Import statements of one name each."""
     definitions: dict[str, str] = field(default_factory=dict)
     """Source of functions and constants by name, each after those that it needs."""
     owners: dict[str, str] = field(default_factory=dict)
     """Module that each name comes from."""
+
+
+def import_block(imports: Iterable[str]) -> str:
+    """Return import statements of one name each as people write them: one line for a module, sorted."""
+    names: dict[str, list[str]] = {}
+    plain = []
+    for statement in sorted(imports):
+        module, _, name = statement.removeprefix("from ").partition(" import ")
+        if statement.startswith("from "):
+            names.setdefault(module, []).append(name)
+        else:
+            plain.append(statement)
+    return "\n".join([*plain, *(f"from {module} import {', '.join(own)}" for module, own in names.items())])
 
 
 def inline(functions: Sequence[Callable[..., Any]]) -> Inlined:
@@ -45,13 +58,13 @@ def _add(inlined: Inlined, module: ModuleType, name: str) -> None:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         _add_imported(inlined, statement, name)
     elif isinstance(statement, ast.ClassDef):
-        inlined.imports[f"from {module.__name__} import {name}"] = None
-    elif name not in inlined.owners:
+        inlined.imports.add(f"from {module.__name__} import {name}")
+    elif name in inlined.owners:
+        owner = inlined.owners[name]
+        assert owner == module.__name__, f"{owner} and {module.__name__} both define {name}"
+    else:
         inlined.owners[name] = module.__name__
         _add_definition(inlined, module, name, statement)
-    assert inlined.owners.get(name, module.__name__) == module.__name__ or isinstance(
-        statement, ast.Import | ast.ImportFrom
-    ), f"two modules define {name}"
 
 
 def _add_imported(inlined: Inlined, statement: ast.Import | ast.ImportFrom, name: str) -> None:
@@ -65,25 +78,28 @@ def _add_imported(inlined: Inlined, statement: ast.Import | ast.ImportFrom, name
     only = (
         ast.ImportFrom(statement.module, [alias], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([alias])
     )
-    inlined.imports[ast.unparse(only)] = None
+    inlined.imports.add(ast.unparse(only))
 
 
 def _add_definition(inlined: Inlined, module: ModuleType, name: str, statement: ast.stmt) -> None:
     modules = dict(_own_modules(module))
     text = ast.get_source_segment(inspect.getsource(module), statement)
     assert text is not None
-    for node in ast.walk(statement):
+    for node in _nodes(statement):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             _add(inlined, modules[node.value.id], node.attr)
         elif isinstance(node, ast.Name) and node.id not in modules and node.id != name:
             _add(inlined, module, node.id)
     inlined.definitions[name] = _without_modules(text, statement, modules)
-    if isinstance(statement, ast.FunctionDef) and any(_is_define_op(each) for each in statement.decorator_list):
+    if isinstance(statement, ast.FunctionDef) and statement.decorator_list:
+        # An op: other functions call it by its `reference`.
         inlined.definitions[name] += f"\n\n\n{name}.reference = {name}"
 
 
-def _is_define_op(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Name) and decorator.id == "define_op"
+def _nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield what the source of a statement consists of, which is without its decorators."""
+    left_out = {id(node) for each in getattr(statement, "decorator_list", ()) for node in ast.walk(each)}
+    return (node for node in ast.walk(statement) if id(node) not in left_out)
 
 
 def _without_modules(text: str, statement: ast.stmt, modules: dict[str, ModuleType]) -> str:

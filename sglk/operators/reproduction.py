@@ -16,19 +16,20 @@ from sglk.errors import RunError
 from sglk.operators.calling import form_problem, implementation_outputs, reference_outputs
 from sglk.operators.cases import OPS, OpCase
 from sglk.operators.comparison import wide_dtype
-from sglk.operators.inlining import inline
+from sglk.operators.inlining import import_block, inline
 
 _TEMPLATE = '''\
-"""{op} of {provider}, {where}, against its definition: run it with `python {file}`.
+"""Op {op} of {provider} against its definition, which is copied below; the function is
 
-Needs torch and the plugin alone. Written by `sglk ops test`, which saw:
+    {where}
+
+Run it with `python {file}`. It needs torch, numpy and the plugin, with the contract that
+plugins are written for (sglk.backends). Written by `sglk ops test`, which saw:
 
     {problem}
 
 Exit code 0 = no longer so.
 """
-
-import sys
 
 {imports}
 {path}
@@ -100,18 +101,14 @@ def script(failure: Failure, backend: DeviceBackend, options: dict[str, Any], fi
     parts = (OPS[case.op].reference, recipe.make, recipe.judge)
     inlined = inline((*parts, name_of, reference_outputs, implementation_outputs, form_problem))
     factory = type(backend)
-    imports = [
-        *inlined.imports,
-        "import torch",
-        "from sglk.backends.ops import op_named",
-    ]
+    imports = inlined.imports | {"import sys", "import torch", "from sglk.backends.ops import op_named"}
     return _TEMPLATE.format(
         op=case.op,
         provider=failure.implementation.provider,
         where=name_of(failure.implementation).partition(": ")[2],
         file=file,
         problem=failure.problem,
-        imports="\n".join(sorted(dict.fromkeys(imports))),
+        imports=import_block(imports),
         path=_import_of(factory),
         shape=pprint.pformat(dict(case.shape), sort_dicts=False, width=100),
         seed=case.seed,

@@ -80,9 +80,9 @@ def model_ops(config: OpsConfig, backend: DeviceBackend, where: str) -> ModelOps
     runner = ModelRunner(model, tracing, runtime)
     _check_lengths(config, runner.context_length)
     found: dict[str, ModelOp] = {}
-    for call in _run(runner, tracing, [_decode(config)], config):
+    for call in _run(runner, tracing, [decode_batch(config)], config):
         _entry(found, call).decode_calls += 1
-    for call in _run(runner, tracing, list(_prefill(config)), config):
+    for call in _run(runner, tracing, list(prefill_batches(config)), config):
         _entry(found, call).prefill_calls += 1
     classes = tracing.ops.choices()
     for choice in classes:
@@ -144,12 +144,14 @@ def _check_lengths(config: OpsConfig, most: int) -> None:
             )
 
 
-def _decode(config: OpsConfig) -> Batch:
+def decode_batch(config: OpsConfig) -> Batch:
+    """Return one decode step."""
     pages = _pages(config.ops.context, config.runtime.page_size)
     return Batch([_row(1, config.ops.context - 1, pages, samples=True) for _ in range(config.ops.batch)], 0)
 
 
-def _prefill(config: OpsConfig) -> Iterator[Batch]:
+def prefill_batches(config: OpsConfig) -> Iterator[Batch]:
+    """Yield the steps that compute one prompt."""
     prompt, runtime = config.ops.prompt, config.runtime
     chunk = prompt if runtime.chunked_prefill_size == -1 else runtime.chunked_prefill_size
     chunk = min(chunk, runtime.max_prefill_tokens)

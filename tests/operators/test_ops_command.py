@@ -1,0 +1,169 @@
+"""`sglk ops`: what users type, see and get as JSON."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.cli import main
+from sglk.commands.words import candidates
+from sglk.testing.tiny import write_tiny_model
+from tests.operators import throwaway
+
+Capture = pytest.CaptureFixture[str]
+SMALL = ("ops.batch=2", "ops.context=20", "ops.prompt=20", "ops.time_s=0.001")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    return f"model={write_tiny_model(folder, architecture='Qwen3MoeForCausalLM')}"
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = throwaway.install(tmp_path_factory.mktemp("site"))
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    sys.modules.pop(throwaway.MODULE, None)
+
+
+def as_json(capsys: Capture, *words: str, code: int = 0) -> Any:
+    assert main(["ops", *words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list_tells_who_runs_what_and_why(model: str, plugin: Path, capsys: Capture) -> None:
+    words = ("list", model, "backend=throwaway", "backend.options.broken=raising", "chip.name=cpu", *SMALL)
+    document = as_json(capsys, *words)
+    assert document["kind"] == "measured"
+    linears = {each["traits"]["out_features"]: each for each in document["ops"] if each["op"] == "linear"}
+    own, others = linears[320], linears[6]
+    assert (own["provider"], own["distribution"], own["reason"]) == (
+        "throwaway",
+        "throwaway-chip 0.3",
+        "first choice of the backend",
+    )
+    assert (others["provider"], others["reason"]) == ("cpu", "throwaway: out_features % 64 == 0")
+    assert others["decode"] == [{"calls": 2, "tokens": 2, "bias": False}]
+    assert main(["ops", *words]) == 0
+    table = capsys.readouterr().out
+    assert "throwaway (throwaway-chip 0.3)" in table
+    assert "throwaway: out_features % 64 == 0" in table
+    assert any(line.startswith("mask_logits") and "on request" in line for line in table.splitlines())
+
+
+def test_what_the_deny_list_names_falls_back_and_is_marked(model: str, capsys: Capture) -> None:
+    denied = "backend.deny.run_experts.reason=slow"
+    document = as_json(capsys, "list", "run_experts", model, denied, *SMALL)
+    assert [(each["provider"], each["fallback"]) for each in document["ops"]] == [("reference", True)]
+    assert document["ops"][0]["reason"] == "cpu: denied, slow"
+    assert main(["ops", "list", "run_experts", model, denied, "backend.fallback=forbid", *SMALL]) == 0
+    assert "backend.fallback=forbid refuses to start" in capsys.readouterr().out
+
+
+def test_test_passes_on_the_cpu_at_the_shapes_of_a_model(model: str, capsys: Capture) -> None:
+    document = as_json(capsys, "test", "attention_*", "route", model, *SMALL)
+    assert {each["op"] for each in document["results"]} == {"attention_decode", "attention_prefill", "route"}
+    assert {each["outcome"] for each in document["results"]} == {"passed"}
+    own = [each["shape"] for each in document["results"] if each["source"] == "model"]
+    assert {"query_lens": [1, 1], "kv_lens": [20, 20]}.items() <= own[0].items()
+
+
+def test_a_wrong_op_ends_with_1_and_a_script_where_the_user_wants_it(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "failures"
+    words = ("test", "rope", "silu_and_mul", model, "backend=throwaway", "backend.options.broken=rope")
+    assert main(["ops", *words, f"ops.failures={folder}", *SMALL]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("sglk: error: ")
+    assert "trials failed: rope\n" in shown.err
+    (script,) = folder.iterdir()
+    assert f"to see it again: python {script}\n" in shown.out
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "differ by more than" in done.stdout.splitlines()[-1]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(model: str, plugin: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("test", "rope", model, "backend=throwaway", "backend.options.broken=rope")
+    assert main(["ops", *words, f"ops.failures={tmp_path / 'file' / 'below'}", *SMALL]) == 1
+    assert "choose another ops.failures" in capsys.readouterr().err
+
+
+def test_bench_orders_by_share_and_adds_up(model: str, capsys: Capture) -> None:
+    document = as_json(capsys, "bench", model, "chip.bandwidth_gb_s=50", "chip.peak_tflops={fp32:0.5}", *SMALL)
+    for step in ("decode", "prefill"):
+        rows = document[step]
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+        assert [row["share"] for row in rows] == sorted((row["share"] for row in rows), reverse=True)
+        assert all(row["total_s"] == pytest.approx(row["calls"] * row["timed"]["timing"]["median_s"]) for row in rows)
+    experts = next(row for row in document["decode"] if row["timed"]["op"] == "run_experts")
+    assert experts["calls"] == 2
+    assert experts["timed"]["limit"] == "memory"
+    # 50 GB/s is the roof.
+    assert experts["timed"]["peak"] == pytest.approx(experts["timed"]["gb_s"] / 50)
+    assert document["unmeasured"] == []
+    assert main(["ops", "bench", "rope", model, *SMALL]) == 0
+    assert "ms in the ops named" in capsys.readouterr().out
+
+
+def test_a_chip_without_its_hardware_can_be_imagined(capsys: Capture) -> None:
+    words = ("chip=kunlun", "model=qwen32b", "runtime.quantization=w8a8")
+    assert main(["ops", "bench", *words]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "backend=sim" in message
+    document = as_json(capsys, "bench", *words, "backend=sim", "ops.batch=4")
+    assert document["kind"] == "simulated"
+    hottest = document["decode"][0]["timed"]
+    assert (hottest["op"], hottest["shape"]["out_features"], hottest["limit"]) == ("linear_w8a8", 55296, "memory")
+    assert 0.7 < hottest["peak"] <= 0.8
+    assert main(["ops", "list", *words, "backend=sim"]) == 0
+    assert "simulated: no value and no time is of real hardware" in capsys.readouterr().out
+    document = as_json(capsys, "test", "linear_w8a8", *words, "backend=sim")
+    assert {each["outcome"] for each in document["results"]} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ((), "say what to do with ops; write one of list, test, bench"),
+        (("lst",), "does not know 'lst'; did you mean 'list'?"),
+        (("list", "atention_decode"), "op 'atention_decode' is unknown; did you mean 'attention_decode'?"),
+        (("list", "z*"), "op 'z*' is unknown; ops: add_gated,"),
+        (("list", "chip"), "write chip=VALUE"),
+        (("list", "ops.batch=0"), "ops.batch=0 is too small"),
+        (("list", "ops.bach=1"), "did you mean 'ops.batch'?"),
+        (("bench", "ops.time_s=0"), "ops.time_s=0 is not a positive number"),
+        (("list", "--jsn"), "--jsn"),
+    ],
+)
+def test_mistakes_are_one_line_with_a_way_out(words: tuple[str, ...], part: str, capsys: Capture) -> None:
+    assert main(["ops", *words]) == 2
+    message = capsys.readouterr().err
+    assert part in message
+    assert message.count("\n") == 1
+
+
+def test_help_names_verbs_options_and_examples(capsys: Capture) -> None:
+    assert main(["ops", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: sglk ops list|test|bench [OP ...]")
+    assert "ops.context" in text
+    assert "sglk ops bench" in text
+
+
+def test_verbs_ops_and_keys_are_completed() -> None:
+    assert candidates(["ops", "t"]) == ["test"]
+    assert {"list", "test", "bench", "chip="} <= set(candidates(["ops", ""]))
+    assert candidates(["ops", "test", "attention_"]) == ["attention_decode", "attention_prefill"]
+    assert candidates(["ops", "bench", "ops.ba"]) == ["ops.batch="]
+    assert "--json" in candidates(["ops", "list", "--"])

@@ -1,0 +1,112 @@
+"""Ops of a model as they are found without weights: exactly those that a real model calls on a real device."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.backends.base import DeviceBackend
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.ops import BoundOp
+from sglk.config.compose import compose
+from sglk.config.schema import OpsConfig
+from sglk.engine.batch import Batch
+from sglk.engine.runner import ModelRunner
+from sglk.errors import ConfigError
+from sglk.models.loader import load_model
+from sglk.operators import steps
+from sglk.operators.cases import OpCase
+from sglk.operators.shapes import shape_of
+from sglk.operators.steps import ON_REQUEST, ModelOps, model_ops
+from sglk.testing.tiny import write_tiny_model
+
+
+def composed(model: Path, *overrides: str) -> OpsConfig:
+    sizes = ("ops.batch=3", "ops.context=40", "ops.prompt=70", "runtime.chunked_prefill_size=32")
+    return compose("ops", [f"model={model}", *sizes, *overrides]).config
+
+
+class RealCalls:
+    """Observes the ops of a model that computes."""
+
+    def __init__(self, backend: DeviceBackend) -> None:
+        self.backend = backend
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, bound: BoundOp[..., Any], *arguments: Any) -> Any:
+        self.counts[str(OpCase(bound.op.name, shape_of(bound.op.name, dict(bound.choice.traits), arguments)))] += 1
+        return bound.function(*arguments)
+
+
+def real_counts(config: OpsConfig, batches: list[Batch]) -> Counter[str]:
+    backend = CpuBackend(fallback="allow")
+    loaded = load_model(config.model, config.runtime, backend)
+    runner = ModelRunner(loaded.model, backend, config.runtime)
+    runner.allocate_kv(32, config.runtime.page_size)
+    assert runner.pool is not None
+    for tensor in (*runner.pool.keys, *runner.pool.values):
+        # Past tokens that nobody computed.
+        tensor.zero_()
+    calls = RealCalls(backend)
+    with backend.ops.observed(calls):
+        for batch in batches:
+            runner.run(batch)
+    return calls.counts
+
+
+@pytest.mark.parametrize(
+    ("architecture", "overrides"),
+    [
+        ("LlamaForCausalLM", ()),
+        ("Qwen2MoeForCausalLM", ("runtime.quantization=w8a8",)),
+        ("Qwen3MoeForCausalLM", ("runtime.dtype=bf16",)),
+        ("Qwen3ForCausalLM", ("runtime.quantization=w4a16", "runtime.kv_cache_dtype=int8")),
+    ],
+)
+def test_the_ops_found_are_those_of_a_model_that_computes(
+    architecture: str, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = composed(write_tiny_model(tmp_path / "model", architecture=architecture), *overrides)
+    found = model_ops(config, CpuBackend(), "here")
+    decode = {str(each.case): each.decode_calls for each in found.ops if each.decode_calls}
+    prefill = {str(each.case): each.prefill_calls for each in found.ops if each.prefill_calls}
+    assert decode == real_counts(config, [steps.decode_batch(config)])
+    assert prefill == real_counts(config, list(steps.prefill_batches(config)))
+
+
+def test_every_shape_class_that_layers_select_is_found_at_a_shape(tmp_path: Path) -> None:
+    config = composed(write_tiny_model(tmp_path / "model", architecture="Qwen2MoeForCausalLM"))
+    found = model_ops(config, CpuBackend(), "here")
+    assert _classes(found) == {(choice.op, frozenset(choice.traits)) for choice in found.classes}
+    assert {each.case.op for each in found.ops if each.call is None} == set(ON_REQUEST)
+
+
+def _classes(found: ModelOps) -> set[tuple[str, frozenset[tuple[str, Any]]]]:
+    return {(each.case.op, frozenset(each.case.traits.items())) for each in found.ops}
+
+
+def test_a_rank_has_its_part_of_the_heads(tmp_path: Path) -> None:
+    config = composed(write_tiny_model(tmp_path / "model"), "runtime.tp_size=2")
+    found = model_ops(config, CpuBackend(), "here")
+    decode = next(each.case.shape for each in found.ops if each.case.op == "attention_decode")
+    assert (decode["heads"], decode["kv_heads"]) == (2, 1)
+
+
+def test_a_model_without_files_is_known_by_its_numbers() -> None:
+    config = compose("ops", ["model=qwen32b", "runtime.quantization=w8a8"]).config
+    found = model_ops(config, CpuBackend(), "here")
+    products = [each for each in found.ops if each.case.op == "linear_w8a8" and each.decode_calls]
+    assert {each.decode_calls for each in products} == {64}
+    assert {(each.case.shape["in_features"], each.case.shape["out_features"]) for each in products} == {
+        (5120, 7168),
+        (5120, 5120),
+        (5120, 55296),
+        (27648, 5120),
+    }
+
+
+def test_more_context_than_the_model_has_is_refused(tmp_path: Path) -> None:
+    config = composed(write_tiny_model(tmp_path / "model"), "ops.context=4096")
+    with pytest.raises(ConfigError, match=r"ops.context=4096 is beyond the context length .* at most 256"):
+        model_ops(config, CpuBackend(), "here")

@@ -1,0 +1,71 @@
+"""A plugin that lives in a folder of its own, as pip would install it, and gets some ops wrong."""
+
+from pathlib import Path
+
+MODULE = "throwaway_chip"
+
+SOURCE = '''
+import torch
+
+from sglk.backends import moe_ops, quantised_linear, quantised_moe, reference, sampling_ops
+from sglk.backends.constraints import multiple_of
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.ops import Op
+
+
+def spoilt(value):
+    """Turn the first number of what an op came to into another."""
+    if isinstance(value, tuple):
+        return (spoilt(value[0]), *value[1:])
+    value = value.clone()
+    flat = value.view(-1)
+    flat[0] = flat[0] + 1 if value.dtype is torch.int64 else flat[0] + 10
+    return value
+
+
+def wrong(op, repaired):
+    def run(*arguments):
+        result = op.reference(*arguments)
+        if repaired:
+            return result
+        if result is not None:
+            return spoilt(result)
+        # The pool's last slot, or the first logit.
+        written = arguments[2] if op.name == "store_kv" else arguments[0]
+        if written.is_floating_point():
+            written.view(torch.uint8).view(-1)[-1:].add_(3) if op.name == "store_kv" else written.view(-1)[:1].add_(9)
+        else:
+            written.view(-1)[-1:].add_(3)
+
+    return run
+
+
+def breaks(x_TE, weight_OE, bias_O):
+    raise RuntimeError("the kernel found no\\nworkspace")
+
+
+class ThrowawayBackend(CpuBackend):
+    name = "throwaway"
+    api_version = 1
+
+    def __init__(self, **options):
+        broken, repaired = options.pop("broken", ""), options.pop("repaired", False)
+        super().__init__(**options)
+        for module in (reference, quantised_linear, moe_ops, quantised_moe, sampling_ops):
+            for op in vars(module).values():
+                if isinstance(op, Op) and broken == op.name:
+                    self.ops.register(op, "throwaway", wrong(op, repaired))
+        if broken == "raising":
+            self.ops.register(reference.linear, "throwaway", breaks, multiple_of("out_features", 64))
+'''
+
+
+def install(folder: Path) -> Path:
+    """Write the plugin and its metadata into `folder`, which then goes to the path of Python."""
+    (folder / f"{MODULE}.py").write_text(SOURCE)
+    metadata = folder / "throwaway_chip-0.3.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: throwaway-chip\nVersion: 0.3\n")
+    (metadata / "entry_points.txt").write_text(f"[sglk.backends]\nthrowaway = {MODULE}:ThrowawayBackend\n")
+    (metadata / "RECORD").write_text(f"{MODULE}.py,,\n")
+    return folder
