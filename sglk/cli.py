@@ -20,6 +20,7 @@ COMMANDS = {
     "plugins": ("sglk.commands.plugins", "list the chip plugins and what is wrong with them"),
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "ops": ("sglk.commands.ops", "list, test and time the ops of a model on a chip"),
+    "traffic": ("sglk.commands.traffic", "show and move the traffic of a running server between device groups"),
     "completion": ("sglk.commands.completion", "print a completion script for bash, zsh or fish"),
 }
 """Name on the command line -> module with `run(arguments) -> exit code`, summary."""

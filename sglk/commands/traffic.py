@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import httpx
 
 from sglk.commands.terminal import console, plain_table
-from sglk.errors import ConfigError, RunError
+from sglk.errors import ConfigError, RunError, nearest
 
 KEY_VARIABLE = "SGLK_ADMIN_API_KEY"
 
@@ -42,6 +42,7 @@ examples
   sglk traffic ramp new --to 50 --step 10 --every 10m --slo 'ttft_p99<2s,error_rate<1%'
   sglk traffic rollback"""
 
+_VERBS = ("show", "set", "rollback", "drain", "undrain", "restart", "ramp")
 _TIMEOUT_S = 30.0
 _FOLLOW_S = 1.0
 _DURATION = re.compile(r"([0-9.]+)(ms|s|m|h|)")
@@ -53,7 +54,10 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or "--help" in arguments or "-h" in arguments:
         print(_USAGE)
         return 0
-    asked = _parser().parse_args([word for word in arguments if word != "--debug"])
+    words = [word for word in arguments if word != "--debug"]
+    if words[0] not in _VERBS:
+        raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], _VERBS) or '; verbs: ' + ', '.join(_VERBS)}")
+    asked = _parser().parse_args(words)
     server = _Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE))
     code: int = asked.act(asked, server)
     return code
@@ -183,7 +187,7 @@ def _ramp(asked: argparse.Namespace, server: _Server) -> int:
         "slo": asked.slo,
         "min_requests": asked.min_requests,
     }
-    ramp = server.ask("POST", "/ramp", body)
+    ramp = server.ask("POST", "/ramp", {name: value for name, value in body.items() if value is not None})
     return _follow(asked, server, ramp) if asked.follow else _print_ramp(asked, ramp)
 
 

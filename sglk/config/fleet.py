@@ -16,6 +16,19 @@ from sglk.errors import ConfigError, nearest
 SIMULATED = "sim"
 """Kind of the devices that stand for any chip."""
 
+_NOT_SHARED = (
+    "chip",
+    "groups",
+    "backend.name",
+    "backend.options",
+    "workload",
+    "bench",
+    "objective",
+    "search",
+    "study",
+)
+"""Nodes that a group has of its own, or that say nothing about a deployment."""
+
 
 @dataclass(frozen=True)
 class ReplicaConfig:
@@ -79,38 +92,29 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     own = kind in (config.backend.name, config.chip.backend, SIMULATED)
     chip = group.chip or (config.chip.name if own else kind)
     model = group.model or config.model.name
-    if (chip, model) != (config.chip.name, config.model.name):
-        typed = [*_shared(composed.overrides, group), f"chip={chip}", *([f"model={model}"] * bool(group.model))]
-        try:
-            config = compose("serve", typed, config_dir).config
-        except ConfigError as error:
-            raise ConfigError(f"device group {group.name!r}: {error}") from error
-    elif not isinstance(config, ServeConfig) or type(config) is not ServeConfig:
-        config = ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
-    backend = replace(config.backend, name=kind)
-    # A backend that the user chose for the chip may be any plugin.
-    chosen = composed.config.backend.name if chip == composed.config.chip.name else None
-    if kind not in (chosen, config.chip.backend, SIMULATED):
+    if (chip, model, kind) == (config.chip.name, config.model.name, config.backend.name):
+        return ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
+    typed = [*_shared(composed.overrides, group), f"chip={chip}"]
+    typed += [f"model={model}"] if group.model else []
+    typed += ["backend=sim"] if kind == SIMULATED else []
+    try:
+        config = compose("serve", typed, config_dir).config
+    except ConfigError as error:
+        raise ConfigError(f"device group {group.name!r}: {error}") from error
+    if kind != config.backend.name:
         raise ConfigError(
             f"device group {group.name!r} has devices {kind}:..., chip {chip!r} is driven by"
             f" {config.chip.backend!r}; name a chip of {kind!r} in the group's `chip`"
         )
-    return replace(config, backend=backend)
+    return config
 
 
 def _shared(overrides: Sequence[str], group: GroupConfig) -> Iterator[str]:
-    """Yield what was typed for all groups alike: all but the choice of chip and backend, and the groups themselves."""
-    dropped = {"chip", "backend", "backend.name", "groups"} | ({"model"} if group.model else set())
+    """Yield what was typed for all groups alike: all but what belongs to the chosen chip, and the groups themselves."""
+    dropped = [*_NOT_SHARED, *(["model"] if group.model else [])]
     for line in overrides:
         key = line.lstrip("+~").partition("=")[0]
-        if key not in dropped and key.partition(".")[0] not in (
-            "chip",
-            "workload",
-            "bench",
-            "objective",
-            "search",
-            "study",
-        ):
+        if not any(key == each or key.startswith(f"{each}.") for each in dropped) and key != "backend":
             yield line
 
 

@@ -5,7 +5,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
 
@@ -14,8 +15,16 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from sglk.cluster.fleet import Fleet
-from sglk.config.fleet import ReplicaConfig, alone
-from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig, ServerConfig
+from sglk.config.fleet import ReplicaConfig
+from sglk.config.schema import (
+    ChipConfig,
+    GroupConfig,
+    ModelConfig,
+    RouterConfig,
+    RuntimeConfig,
+    ServeConfig,
+    ServerConfig,
+)
 from sglk.engine.engine import Engine
 from sglk.models.byte_level import BOS, CHATML, EOS, EOS_ID, SPECIAL_TOKENS, byte_tokenizer
 from sglk.models.chat import load_chat_template
@@ -36,25 +45,37 @@ def scripted_answers(text: str) -> Callable[[tuple[int, ...]], list[int]]:
 
 
 def deploy(
-    runner: ScriptedRunner, *, chat_template: str | None = CHATML, server: dict[str, Any] | None = None, **runtime: Any
+    runner: ScriptedRunner | Mapping[str, ScriptedRunner],
+    *,
+    chat_template: str | None = CHATML,
+    server: dict[str, Any] | None = None,
+    router: dict[str, Any] | None = None,
+    weights: Mapping[str, float] | None = None,
+    **runtime: Any,
 ) -> Deployment:
-    """Return a deployment with a running engine; `runtime` and `server` replace settings."""
+    """Return a deployment with running engines; `runtime`, `server` and `router` replace settings.
+
+    `runner` may map names of device groups to a runner each; they have equal `weights` unless these are given.
+    """
+    runners = runner if isinstance(runner, Mapping) else {"left": runner}
     config = ServeConfig(
         chip=ChipConfig(name="cpu", title="cpu", vendor="any", backend="cpu", dtypes=["fp32"]),
         model=ModelConfig(name=MODEL, path="/models/tiny"),
         runtime=RuntimeConfig(**{"page_size": 1, **runtime}),
         server=ServerConfig(**(server or {})),
-        groups=[GroupConfig("left", ["cpu:0"])],
+        router=RouterConfig(**(router or {})),
+        groups=[GroupConfig(name, ["cpu:0"], weight=(weights or {}).get(name, 1.0)) for name in runners],
     )
     templates = {} if chat_template is None else {"default": chat_template}
     tokenizer = Tokenizer(byte_tokenizer(SPECIAL_TOKENS), bos_token=BOS, eos_token=EOS, chat_templates=templates)
 
     def launch(replica: ReplicaConfig) -> Engine:
-        engine = Engine(runner, tokenizer, config.runtime, name=replica.name)
+        engine = Engine(runners[replica.group.name], tokenizer, config.runtime, name=replica.name)
         engine.start()
         return engine
 
-    return Deployment(config, Fleet(alone(config), config.router, launch), tokenizer, load_chat_template(tokenizer))
+    replicas = [ReplicaConfig(f"{group.name}/0", group, replace(config, groups=[group])) for group in config.groups]
+    return Deployment(config, Fleet(replicas, config.router, launch), tokenizer, load_chat_template(tokenizer))
 
 
 def patient_runner(**settings: Any) -> ScriptedRunner:
@@ -63,10 +84,11 @@ def patient_runner(**settings: Any) -> ScriptedRunner:
 
 
 @contextlib.contextmanager
-def serving(runner: ScriptedRunner | None = None, **settings: Any) -> Iterator["Served"]:
+def serving(runner: ScriptedRunner | Mapping[str, ScriptedRunner] | None = None, **settings: Any) -> Iterator["Served"]:
     """Serve over a real socket until the block ends."""
     runner = runner or ScriptedRunner(eos_token_ids=frozenset({EOS_ID}))
     deployment = deploy(runner, **settings)
+    deployment.fleet.start()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(create_app(deployment), log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)

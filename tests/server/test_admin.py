@@ -57,6 +57,15 @@ def test_wrong_changes_are_refused_in_one_line(own: Served, changes: dict[str, o
     assert own.get(PATH).json() == before
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"x" * 10**5: 1}, {"schedule_policy": "x" * 10**5}, {"max_running_requests": [5] * 10**5}, {"dtype": "x" * 10**5}],
+    ids=["key", "value", "type", "fixed"],
+)
+def test_refusals_repeat_little_of_what_is_refused(own: Served, changes: dict[str, object]) -> None:
+    assert len(error_of(own.post(PATH, changes))["message"]) < 600
+
+
 def test_a_fixed_key_may_be_repeated(own: Served) -> None:
     assert own.post(PATH, own.get(PATH).json()["runtime"]).status_code == 200
 

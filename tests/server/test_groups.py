@@ -1,0 +1,180 @@
+"""Several device groups behind one entry: weights, sessions, failures, draining, ramps."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sglk.engine.batch import BatchRow
+from sglk.models.byte_level import EOS_ID
+from sglk.testing.scripted import ScriptedRunner
+from tests.server.serving import ENDLESS, Served, error_of, patient_runner, scripted_answers, serving, wait_until
+
+
+def answering(text: str, **settings: object) -> ScriptedRunner:
+    return ScriptedRunner(eos_token_ids=frozenset({EOS_ID}), script=scripted_answers(text), **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pair() -> Iterator[Served]:
+    """Groups `a` and `b`, which answer with their own name."""
+    with serving({"a": answering("a"), "b": answering("b")}, weights={"a": 80, "b": 20}) as served:
+        yield served
+
+
+def ask(served: Served, **headers: str) -> str:
+    response = served.post("/v1/completions", {"prompt": "x", "temperature": 0}, headers=headers)
+    assert response.status_code == 200, response.text
+    text: str = response.json()["choices"][0]["text"]
+    return text
+
+
+def admin(served: Served, method: str, path: str, body: object = None, status: int = 200) -> dict[str, object]:
+    response = served.client.request(method, f"/admin/{path}", json=body)
+    assert response.status_code == status, response.text
+    found = response.json()
+    assert isinstance(found, dict)
+    return found
+
+
+def test_requests_follow_the_weights_and_a_change_of_them(pair: Served) -> None:
+    assert sorted(ask(pair) for _ in range(10)) == ["a"] * 8 + ["b"] * 2
+    admin(pair, "PATCH", "groups/weights", {"a": 0, "b": 100})
+    assert {ask(pair) for _ in range(5)} == {"b"}
+    overview = admin(pair, "POST", "groups/rollback")
+    assert overview["weights"]["shares"] == {"a": 80, "b": 20}  # type: ignore[index]
+    assert [entry["source"] for entry in overview["history"]] == ["start", "admin", "rollback"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"a": 0, "b": 0}, {"a": -1}, {"c": 1}, {"weights": {"a": "x"}}, {"a": None}, {"weights": {}}]
+)
+def test_bad_weights_are_refused_and_change_nothing(pair: Served, body: dict[str, object]) -> None:
+    error = error_of(pair.client.patch("/admin/groups/weights", json=body), 400)
+    assert error["message"]
+    assert admin(pair, "GET", "groups")["weights"]["shares"] == {"a": 80, "b": 20}  # type: ignore[index]
+
+
+def test_a_session_keeps_to_its_group_by_header_or_user(pair: Served) -> None:
+    for number in range(8):
+        assert len({ask(pair, **{"x-session-id": f"s{number}"}) for _ in range(4)}) == 1
+        bodies = [{"prompt": "x", "temperature": 0, "user": f"u{number}"} for _ in range(4)]
+        assert len({pair.post("/v1/completions", body).json()["choices"][0]["text"] for body in bodies}) == 1
+
+
+def test_a_group_that_fails_before_a_token_is_not_noticed_streaming_or_not() -> None:
+    sick = answering("a", spoils=lambda row: "on fire")
+    with serving({"a": sick, "b": answering("bbbb")}, weights={"a": 1, "b": 1}) as served:
+        texts = [ask(served) for _ in range(4)]
+        assert texts == ["bbbb"] * 4
+        chunks = served.events(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "temperature": 0}
+        )
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert sum("role" in chunk["choices"][0]["delta"] for chunk in chunks) == 1
+        groups = {group["name"]: group for group in admin(served, "GET", "groups")["groups"]}  # type: ignore[attr-defined]
+        assert groups["a"]["replicas"][0]["moved"] >= 2
+        assert groups["a"]["replicas"][0]["ended"]["failed"] >= 2
+        assert groups["b"]["replicas"][0]["ended"] == {"completed": 5}
+
+
+def test_a_group_that_fails_in_mid_stream_ends_it_with_an_error_and_nothing_of_the_other() -> None:
+    def after_five(row: BatchRow) -> str | None:
+        return "on fire" if row.num_generated >= 5 else None
+
+    runners = {"a": answering("aaaaaaaaaa", spoils=after_five), "b": answering("b")}
+    with serving(runners, weights={"a": 1, "b": 0}) as served:
+        body = {"prompt": "x", "temperature": 0, "stream": True}
+        lines = served.post("/v1/completions", body).text.split("\n\n")
+        assert "on fire" in lines[-2] or "on fire" in lines[-3]
+        assert "".join(lines).count('"text":"a"') == 5
+        assert '"b"' not in "".join(lines)
+        assert error_of(served.post("/v1/completions", {"prompt": "x", "temperature": 0}), 500)["message"]
+
+
+def test_draining_lets_streams_finish_and_sends_new_requests_elsewhere() -> None:
+    gate = threading.Event()
+    with serving({"a": answering("a", gate=gate), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
+        connections = [served.call("/v1/completions", {"prompt": "x", "temperature": 0}) for _ in range(3)]
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 3)
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        assert admin(served, "POST", "groups/a/drain", {"timeout_s": 600})["state"] == "draining"
+        assert admin(served, "POST", "groups/a/drain")["state"] == "draining"
+        assert [ask(served) for _ in range(10)] == ["b"] * 10
+        gate.set()
+        for connection in connections:
+            assert b'"text":"a"' in connection.getresponse().read()
+            connection.close()
+        wait_until(lambda: admin(served, "GET", "groups")["groups"][0]["state"] == "drained")  # type: ignore[index]
+        assert admin(served, "POST", "groups/a/undrain")["state"] == "serving"
+
+
+def test_what_outlasts_the_drain_ends_with_an_error() -> None:
+    with serving({"a": patient_runner(), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
+        connection = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 1)
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        admin(served, "POST", "groups/a/drain", {"timeout_s": 0})
+        response = connection.getresponse()
+        assert response.status == 500
+        assert b"was drained before" in response.read()
+        connection.close()
+        assert admin(served, "GET", "groups")["groups"][0]["state"] == "drained"  # type: ignore[index]
+
+
+def test_the_last_group_is_drained_by_force_alone_and_then_the_answer_is_503(pair: Served) -> None:
+    admin(pair, "POST", "groups/a/drain")
+    assert error_of(pair.post("/admin/groups/b/drain", {}), 409)["code"] == "last_group"
+    admin(pair, "POST", "groups/b/drain", {"force": True})
+    response = pair.post("/v1/completions", {"prompt": "x"})
+    assert int(response.headers["retry-after"]) >= 1
+    assert "takes requests now" in error_of(response, 503)["message"]
+    assert pair.get("/health").json()["groups"] == {"a": "drained", "b": "drained"}
+    assert pair.get("/health").status_code == 503
+
+
+def test_bad_requests_take_no_group_out(pair: Served) -> None:
+    for _ in range(10):
+        error_of(pair.post("/v1/completions", {"prompt": "x" * 500}), 400)
+    assert sorted(ask(pair) for _ in range(10)) == ["a"] * 8 + ["b"] * 2
+
+
+def test_a_restart_brings_the_group_back_by_itself() -> None:
+    with serving({"a": answering("a"), "b": answering("b")}) as served:
+        admin(served, "POST", "groups/a/restart", {"timeout_s": 1})
+        replica = served.deployment.fleet.router.groups["a"].replicas[0]
+        wait_until(lambda: replica.counters.restarts == 1)
+        wait_until(lambda: ask(served) == "a")
+
+
+def test_a_ramp_is_followed_shown_and_stopped(pair: Served) -> None:
+    plan = {"group": "b", "to": 60, "step": 20, "every_s": 3600, "slo": "ttft_p99<2s"}
+    assert admin(pair, "POST", "ramp", plan)["share"] == 40
+    assert error_of(pair.post("/admin/ramp", plan), 409)["code"] == "ramp_in_progress"
+    assert admin(pair, "GET", "ramp")["state"] == "moving"
+    assert admin(pair, "DELETE", "ramp")["state"] == "stopped"
+    assert admin(pair, "GET", "groups")["weights"]["percent"] == {"a": 60, "b": 40}  # type: ignore[index]
+    assert admin(pair, "POST", "groups/rollback")["weights"]["percent"] == {"a": 80, "b": 20}  # type: ignore[index]
+    error_of(pair.post("/admin/ramp", {**plan, "slo": "ttft<2s"}), 400)
+    error_of(pair.post("/admin/ramp", {**plan, "step": "much"}), 400)
+
+
+def test_metrics_tell_groups_and_replicas_apart(pair: Served) -> None:
+    for _ in range(5):
+        ask(pair)
+    text = pair.get("/metrics").text
+    assert 'sglk_router_picks_total{group="a",model="tiny",replica="a/0"} 4.0' in text
+    assert 'sglk_time_to_first_token_seconds_count{group="b",model="tiny"} 1.0' in text
+    assert 'sglang:num_running_reqs{group="b",model_name="tiny",replica="b/0"} 0.0' in text
+    assert 'sglk_group_share_ratio{group="a",model="tiny"} 0.8' in text
+
+
+def test_unknown_groups_are_named(pair: Served) -> None:
+    for path in ("groups/bb/drain", "groups/bb/undrain", "groups/bb/restart"):
+        assert "did you mean 'b'" in error_of(pair.post(f"/admin/{path}", {}), 404)["message"]
+
+
+def test_runtime_parameters_of_one_group_change_alone(pair: Served) -> None:
+    pair.post("/admin/runtime?group=b", {"max_running_requests": 3})
+    replicas = admin(pair, "GET", "runtime")["replicas"]
+    assert [replicas[name]["runtime"]["max_running_requests"] for name in ("a/0", "b/0")] == [32, 3]  # type: ignore[index]
