@@ -16,11 +16,15 @@ class PrefillStep:
     """Most tokens of one request."""
     budget: int
     """Tokens that all requests together may still take."""
+    most_scored: int
+    """Most tokens whose logprobs are asked for: each takes a row of logits."""
+    scored: int = 0
+    """Those that are in the step."""
     rows: list[BatchRow] = field(default_factory=list)
     leads: set[Lead] = field(default_factory=set)
 
     @classmethod
-    def beside(cls, decodes: int, chunk: int, budget: int, page_size: int) -> "PrefillStep":
+    def beside(cls, decodes: int, chunk: int, budget: int, most_scored: int, page_size: int) -> "PrefillStep":
         """Return an empty step that keeps `decodes` of its tokens for requests that decode in it.
 
         Chunks stay whole pages, and one page stays for progress however many decode.
@@ -29,19 +33,21 @@ class PrefillStep:
             least = min(chunk, page_size)
             chunk = max(least, (chunk - decodes) // page_size * page_size)
             budget = max(least, budget - decodes)
-        return cls(chunk, budget)
+        return cls(chunk, budget, most_scored)
 
-    def size(self, pending: int) -> int:
-        """Return how many of a request's `pending` tokens the step takes; 0 = it is full.
+    def size(self, pending: int, scored: bool) -> int:
+        """Return how many of a request's `pending` tokens, `scored` ones or not, the step takes; 0 = it is full.
 
         The first request always fits, so that a prompt which is not to be chunked may be longer than the budget.
         """
-        size = min(pending, self.chunk)
-        return size if not self.rows or size <= self.budget else 0
+        size = min(pending, self.chunk, self.most_scored if scored else pending)
+        fits = size <= self.budget and not (scored and self.scored + size > self.most_scored)
+        return size if fits or not self.rows else 0
 
     def add(self, row: BatchRow, lead: Lead | None) -> None:
         """Take `row` into the step."""
         self.rows.append(row)
         self.budget -= len(row.input_ids)
+        self.scored += len(row.scored)
         if lead is not None:
             self.leads.add(lead)

@@ -28,7 +28,7 @@ MAX_PASSED_OVER = 32
 """Waiting requests that a step passes over for that reason before it stops looking for others."""
 
 MAX_SCORED_TOKENS = 512
-"""Prompt tokens that a request computes in a step while their logprobs are asked for: each takes a row of logits."""
+"""Prompt tokens of a step whose logprobs are asked for: each takes a row of logits."""
 
 
 class Scheduler:
@@ -184,10 +184,13 @@ class Scheduler:
 
     def _prefill_rows(self, decodes: int) -> list[BatchRow]:
         """Schedule prompt tokens, in a step that `decodes` requests decode in."""
-        step = PrefillStep.beside(decodes, self._chunk_size, self._max_prefill_tokens, self.pool.page_size)
+        step = PrefillStep.beside(
+            decodes, self._chunk_size, self._max_prefill_tokens, MAX_SCORED_TOKENS, self.pool.page_size
+        )
         if self._prefilling is not None:
             request = self._prefilling
-            step.add(self._prefill_row(request, step.size(_at_once(request, request.computed))), request.lead)
+            size = step.size(request.pending, bool(request.unscored))
+            step.add(self._prefill_row(request, size), request.lead)
         if self._waiting and self.num_running < self._max_running:
             self._admit(step)
         return step.rows
@@ -209,7 +212,7 @@ class Scheduler:
                 passed_over += 1
                 continue
             expected += growth(request)
-            size = step.size(_at_once(request, cached))
+            size = step.size(len(request.tokens) - cached, bool(request.unscored))
             if size == 0 or not self._start(request, cached, size, expected):
                 request.table.close()
                 break
@@ -327,12 +330,6 @@ class Scheduler:
         self._waiting[request.request_id] = request
         self._waiting.move_to_end(request.request_id, last=False)
         self.retractions += 1
-
-
-def _at_once(request: Request, computed: int) -> int:
-    """Return how many of a request's tokens after the first `computed` may be computed in one step."""
-    pending = len(request.tokens) - computed
-    return min(pending, MAX_SCORED_TOKENS) if request.unscored else pending
 
 
 def _chunk_size(runtime: RuntimeConfig) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from sglk.config.schema import RuntimeConfig
 from sglk.engine import scheduler
+from sglk.engine.batch import Batch, RowResult
 from sglk.engine.engine import Engine
 from sglk.engine.messages import LOGPROB_FLOOR, SamplingParams, TokenLogprob
 from sglk.testing.tiny import tiny_config
@@ -101,6 +102,27 @@ def test_a_prompt_is_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         receiver.wait()
         assert engine.stats().steps == 5 + 5
     check_all(receiver, PROMPT)
+
+
+def test_a_step_scores_so_many_tokens_of_all_prompts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "MAX_SCORED_TOKENS", 100)
+    runner, scored = tiny_runner(CONFIG), []
+    run = runner.run
+
+    def noted(batch: Batch) -> list[RowResult]:
+        scored.append(sum(len(row.scored) for row in batch.rows))
+        return run(batch)
+
+    monkeypatch.setattr(runner, "run", noted)
+    engine = Engine(runner, TOKENIZER, RuntimeConfig(max_total_tokens=1024, disable_radix_cache=True))
+    receivers = [submit(engine, str(index), PROMPT[index:], SCORED) for index in range(6)]
+    engine.start()
+    for index, receiver in enumerate(receivers):
+        receiver.wait()
+        check_all(receiver, PROMPT[index:])
+    engine.shutdown()
+    assert sum(scored) == sum(len(PROMPT) - index - 1 for index in range(6))
+    assert max(scored) <= 100
 
 
 def test_scoring_alone_generates_nothing() -> None:
