@@ -2,16 +2,24 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 
-from sglk.engine.messages import GenerateRequest, SamplingParams
+from sglk.engine.messages import GenerateRequest, Grammar, SamplingParams
 from sglk.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
 MAX_LOGPROBS = 20
 """Most of the likeliest tokens that are reported beside each token, as in the OpenAI API."""
+
+MAX_STOP_CHARACTERS = 1024
+"""Looking for a stop string that comes in pieces takes memory for each of its beginnings."""
+
+_INTEGERS = ("max_new_tokens", "min_new_tokens", "top_k", "seed", "logprobs", "prompt_logprobs_start")
+_OPTIONAL = ("max_new_tokens", "seed", "logprobs", "prompt_logprobs_start")
+_NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class Limits:
 
 def check_sampling(sampling: SamplingParams) -> None:
     """Raise RequestError, naming the field, unless every field of `sampling` is in its range."""
+    _check_types(sampling)
     _check_lengths(sampling)
     if not 0 <= sampling.temperature < math.inf:
         raise _refuse("temperature", sampling.temperature, "0 or more")
@@ -99,10 +108,47 @@ def check_sampling(sampling: SamplingParams) -> None:
         raise _refuse("top_k", sampling.top_k, "-1 (all tokens) or at least 1")
     if not 0 <= sampling.min_p <= 1:
         raise _refuse("min_p", sampling.min_p, "0 to 1")
-    if "" in sampling.stop:
-        raise _refuse("stop", "", "strings of at least one character")
+    for text in sampling.stop:
+        if not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+            raise _refuse("stop", text[:60], f"strings of 1 to {MAX_STOP_CHARACTERS} characters")
     _check_penalties(sampling)
     _check_logprobs(sampling)
+
+
+def _check_types(sampling: SamplingParams) -> None:
+    """Refuse what Python would let through until it breaks a step of the engine."""
+    for name in _INTEGERS:
+        value = getattr(sampling, name)
+        if not (_is_integer(value) or (value is None and name in _OPTIONAL)):
+            raise _refuse(name, value, "a whole number")
+    for name in _NUMBERS:
+        if not _is_number(getattr(sampling, name)):
+            raise _refuse(name, getattr(sampling, name), "a number")
+    if not _is_list(sampling.stop, lambda text: isinstance(text, str)):
+        raise _refuse("stop", sampling.stop, "a list of strings")
+    if not _is_list(sampling.stop_token_ids, _is_integer):
+        raise _refuse("stop_token_ids", sampling.stop_token_ids, "a list of token ids")
+    if not _is_list(sampling.logit_bias, _is_bias):
+        raise _refuse("logit_bias", sampling.logit_bias, "a list of pairs of a token id and a number")
+    grammar = sampling.grammar
+    if grammar is not None and not (isinstance(grammar, Grammar) and isinstance(grammar.text, str)):
+        raise _refuse("grammar", grammar, "a Grammar with its text")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_bias(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and _is_integer(value[0]) and _is_number(value[1])
+
+
+def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(value, tuple | list) and all(map(fits, value))
 
 
 def _check_lengths(sampling: SamplingParams) -> None:
@@ -135,4 +181,4 @@ def _check_logprobs(sampling: SamplingParams) -> None:
 
 
 def _refuse(param: str, given: object, allowed: str) -> RequestError:
-    return RequestError(f"{param}={given!r} is not allowed; use {allowed}", param=param, code="invalid_value")
+    return RequestError(f"{param}={repr(given)[:80]} is not allowed; use {allowed}", param=param, code="invalid_value")

@@ -1,12 +1,13 @@
 """Offline generation: a model in the caller's own process, without a server."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from numbers import Integral
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from sglk.config.compose import compose
 from sglk.config.quoting import quoted, quoted_value
@@ -76,6 +77,9 @@ class LLM:
         params = list(sampling) if isinstance(sampling, Sequence) else [sampling or SamplingParams()] * len(batch)
         if len(params) != len(batch):
             raise RequestError(f"{len(batch)} prompts and {len(params)} sampling parameters; give one each, or one")
+        for one in params:
+            if not isinstance(one, SamplingParams):
+                raise RequestError(f"sampling must be SamplingParams, one or one per prompt, got {repr(one)[:60]}")
         requests = [self._request(prompt, one) for prompt, one in zip(batch, params, strict=True)]
         completions = {request.request_id: Completion(request.prompt_ids) for request in requests}
         self._run(requests, completions)
@@ -94,8 +98,8 @@ class LLM:
         self.close()
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> GenerateRequest:
-        ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return GenerateRequest(f"llm-{next(self._ids)}", tuple(ids), sampling)
+        ids = tuple(self.engine.tokenizer.encode(prompt)) if isinstance(prompt, str) else _token_ids(prompt)
+        return GenerateRequest(f"llm-{next(self._ids)}", ids, sampling)
 
     def _run(self, requests: list[GenerateRequest], completions: dict[str, Completion]) -> None:
         outputs: SimpleQueue[Output] = SimpleQueue()
@@ -115,11 +119,28 @@ class LLM:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [[token for token in prompts if isinstance(token, int)]]
-    return [prompt for prompt in prompts if not isinstance(prompt, int)]
+    """Return one prompt, or several, as a list; each is looked at when it is its turn."""
+    if isinstance(prompts, str) or not _is_list(prompts):
+        return [cast(Prompt, prompts)]
+    listed: list[Any] = list(prompts)
+    return [listed] if listed and _is_token(listed[0]) else listed
+
+
+def _is_list(value: object) -> bool:
+    """Return whether it is a list of anything; arrays are no Sequence."""
+    return isinstance(value, Collection) and not isinstance(value, bytes | Mapping)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _token_ids(prompt: Any) -> tuple[int, ...]:
+    if not _is_list(prompt) or not all(_is_token(token) for token in prompt):
+        shown = repr(prompt)[:60]
+        message = f"a prompt must be a text or a list of token ids, got {shown}"
+        raise RequestError(message, param="prompt", code="invalid_type")
+    return tuple(int(token) for token in prompt)
 
 
 def _override_value(value: Any) -> str:

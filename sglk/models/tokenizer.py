@@ -7,7 +7,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders
 
-from sglk.errors import ModelLoadError
+from sglk.errors import ModelLoadError, RequestError
 from sglk.models.byte_level import character_bytes
 from sglk.models.fields import Fields, read_json_if_present
 
@@ -53,10 +53,18 @@ class Tokenizer:
         """Return the ids of `text`.
 
         `add_special_tokens` adds what the model wants around every text, such as its BOS token; leave it out for
-        rendered chat templates, which write their special tokens themselves.
+        rendered chat templates, which write their special tokens themselves. Raises RequestError for half of a
+        surrogate pair.
         """
-        # Unlike `encode`, the batched form lets other threads run meanwhile; it gives the same ids.
-        return self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        try:
+            # Unlike `encode`, the batched form lets other threads run meanwhile; it gives the same ids.
+            return self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except TypeError:
+            # The library's own texts cannot hold it, and its message does not say so.
+            if not any("\ud800" <= character <= "\udfff" for character in text):
+                raise
+        message = "the text has half of a surrogate pair (\\ud800 to \\udfff), which is no text; leave it out"
+        raise RequestError(message, param="prompt", code="invalid_value")
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing."""

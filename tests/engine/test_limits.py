@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from sglk.engine.limits import Limits
-from sglk.engine.messages import GenerateRequest, SamplingParams
+from sglk.engine.messages import GenerateRequest, Grammar, SamplingParams
 from sglk.errors import RequestError
 
 LIMITS = Limits(vocab_size=320, context_length=256, pool_tokens=4096)
@@ -90,6 +90,24 @@ def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
         ("top_k", -2),
         ("stop", ("",)),
         ("stop", ("a", "")),
+        ("stop", "END"),
+        ("stop", (5,)),
+        ("stop", ("x" * 10**6,)),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", (1.5,)),
+        ("logit_bias", {1: 2.0}),
+        ("logit_bias", ((1.5, 1.0),)),
+        ("logit_bias", (5,)),
+        ("seed", "x"),
+        ("max_new_tokens", True),
+        ("max_new_tokens", "5"),
+        ("min_new_tokens", None),
+        ("top_k", 1.5),
+        ("logprobs", True),
+        ("temperature", "hot"),
+        ("temperature", None),
+        ("grammar", "yes|no"),
+        ("grammar", Grammar("json_schema", {"type": "integer"})),  # type: ignore[arg-type]
     ],
 )
 def test_sampling_out_of_range_names_the_field(param: str, value: object) -> None:
@@ -97,3 +115,4 @@ def test_sampling_out_of_range_names_the_field(param: str, value: object) -> Non
         LIMITS.check(request(5, **{param: value}))
 
     assert caught.value.param == param
+    assert len(str(caught.value)) < 250

@@ -1,5 +1,7 @@
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sglk import LLM, SamplingParams
@@ -67,6 +69,35 @@ def test_refused_prompt_leaves_nothing_running(llm: LLM) -> None:
     assert llm.generate("hello", GREEDY)[0].finish is not None
     stats = llm.engine.stats()
     assert (stats.running_requests, stats.queued_requests) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [[1, "a", 2], ["a", 5], [1, 2.5], [[1, 2], ["a"]], b"abc", 5, None, [None], [[None]], [1, None], {"a": 1}, [True]],
+    ids=repr,
+)
+def test_what_is_neither_text_nor_token_ids_is_refused_in_one_line(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(RequestError, match=r"^a prompt must be a text or a list of token ids, got .+$"):
+        llm.generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("sampling", [5, [5], "greedy", {"max_new_tokens": 3}], ids=repr)
+def test_what_is_no_sampling_is_refused_in_one_line(llm: LLM, sampling: Any) -> None:
+    with pytest.raises(RequestError, match="sampling"):
+        llm.generate("hello", sampling)
+
+
+def test_half_of_a_surrogate_pair_is_no_text(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="half of a surrogate pair"):
+        llm.generate(["fine", "a\ud800"], GREEDY)
+
+
+def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
+    expected = llm.generate("hello", GREEDY)[0].token_ids
+    ids = np.array(list(b"hello"))
+
+    assert [completion.token_ids for completion in llm.generate(ids, GREEDY)] == [expected]
+    assert [completion.token_ids for completion in llm.generate([ids, ids], GREEDY)] == [expected] * 2
 
 
 def test_unknown_runtime_parameter_is_named() -> None:
