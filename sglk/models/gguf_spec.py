@@ -33,6 +33,9 @@ def read_gguf_spec(file: GgufFile) -> ModelSpec:
     if heads % kv_heads:
         raise metadata.wrong(f"{kind}.attention.head_count_kv", f"a divisor of {heads} attention heads")
     head_dim = metadata.integer(f"{kind}.attention.key_length", hidden // heads, most=MOST_HEAD_WIDTH)
+    if head_dim % 2:
+        wanted = f"even (positions turn pairs), and heads are {head_dim} wide"
+        raise metadata.wrong(f"{kind}.attention.key_length", wanted)
     if metadata.integer(f"{kind}.rope.dimension_count", head_dim) != head_dim:
         raise metadata.wrong(f"{kind}.rope.dimension_count", f"the head dimension {head_dim}")
     theta, scaling, context = normalise_rope(_rope_config(file, metadata, kind, head_dim))

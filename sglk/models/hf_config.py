@@ -30,6 +30,11 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
     head_dim = family.head_dim or hidden // heads
     if not config.has("head_dim") and family.head_dim is None and hidden % heads:
         raise config.wrong("hidden_size", f"a multiple of `num_attention_heads` ({heads}) where `head_dim` is absent")
+    head_dim = config.integer("head_dim", head_dim, most=MOST_HEAD_WIDTH)
+    if head_dim % 2:
+        key = "head_dim" if config.has("head_dim") else "hidden_size"
+        wanted = f"such that heads are of even width (positions turn pairs), and they are {head_dim} wide"
+        raise config.wrong(key, wanted)
     layers = config.integer("num_hidden_layers", most=MOST_LAYERS)
     theta, scaling, context = normalise_rope(config, family.rope_theta)
     qkv_bias, output_bias = _biases(config, family)
@@ -40,7 +45,7 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=config.integer("head_dim", head_dim, most=MOST_HEAD_WIDTH),
+        head_dim=head_dim,
         vocab_size=config.integer("vocab_size"),
         max_position_embeddings=context,
         rms_norm_eps=config.number("rms_norm_eps", family.rms_norm_eps),

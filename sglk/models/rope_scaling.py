@@ -35,6 +35,8 @@ def normalise_rope(config: Fields, default_theta: float = 10000.0) -> tuple[floa
         raise rope.wrong("partial_rotary_factor", "1 (partial rotary embeddings are not supported)")
     trained = config.integer("max_position_embeddings")
     kind = _kind(rope)
+    if kind == "yarn" and theta <= 1:
+        raise rope.wrong("rope_theta", f"above 1 for yarn (it is {theta:g})")
     if kind == "default":
         return theta, None, trained
     scaling = _scaling(rope, kind, config.integer("original_max_position_embeddings", trained), trained)

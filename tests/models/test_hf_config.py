@@ -79,6 +79,11 @@ def test_generation_config_adds_end_tokens(tmp_path):
         ({"architectures": []}, "`architectures` must be a list with a class name"),
         ({"num_key_value_heads": 3}, r"`num_key_value_heads` must be a divisor of `num_attention_heads` \(4\), not 3"),
         ({"hidden_size": 66}, "`hidden_size` must be a multiple of `num_attention_heads`"),
+        ({"head_dim": 15}, "`head_dim` must be such that heads are of even width .*, and they are 15 wide, not 15"),
+        (
+            {"hidden_size": 12},
+            "`hidden_size` must be such that heads are of even width .*, and they are 3 wide, not 12",
+        ),
         ({"eos_token_id": "2"}, "`eos_token_id` must be a token id or a list of them"),
         ({"hidden_act": "gelu"}, "`hidden_act` must be 'silu', not 'gelu'"),
         ({"mlp_bias": "no"}, "`mlp_bias` must be true or false"),

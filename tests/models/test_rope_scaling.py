@@ -75,6 +75,11 @@ def test_unknown_or_contradictory_scaling_is_refused(scaling, message):
         spec_of(rope_scaling=scaling)
 
 
+def test_yarn_needs_a_base_above_1():
+    with pytest.raises(ModelLoadError, match=r"`rope_theta` must be above 1 for yarn \(it is 1\)"):
+        spec_of(rope_theta=1.0, rope_scaling={"type": "yarn", "factor": 2.0})
+
+
 def test_the_two_places_must_agree():
     with pytest.raises(ModelLoadError, match="same as in `rope_scaling`"):
         spec_of(rope_scaling={"type": "linear", "factor": 2.0}, rope_parameters={"factor": 4.0})
