@@ -82,7 +82,7 @@ class Deployment:
     def check_model(self, name: str | None) -> None:
         """Raise RequestError (404) unless `name` is the served model; null stands for it."""
         if name is not None and name != self.model_name:
-            message = f"unknown model {name!r}; this server has {self.model_name!r}"
+            message = f"unknown model {name[:60]!r}; this server has {self.model_name!r}"
             raise RequestError(message, param="model", code="model_not_found", status=404)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -13,6 +13,9 @@ from sglk.errors import ConfigError, nearest
 LIVE_KEYS = tuple(name for name in keys(RuntimeConfig) if name not in FIXED_KEYS)
 """Parameters that the scheduler and the KV pool alone read; all others are fixed once the weights are loaded."""
 
+SHOWN = 60
+"""Characters that a message repeats of what it refuses."""
+
 
 def changed_runtime(config: ServeConfig, current: RuntimeConfig, changes: Mapping[str, Any]) -> RuntimeConfig:
     """Return `current` with `changes`, keys of the `runtime` group; raises ConfigError in configuration's words.
@@ -22,9 +25,11 @@ def changed_runtime(config: ServeConfig, current: RuntimeConfig, changes: Mappin
     known = keys(RuntimeConfig)
     for name, value in changes.items():
         if name not in known:
-            raise ConfigError(f"unknown key runtime.{name}{nearest(name, known) or f'; live keys: {_live()}'}")
+            raise ConfigError(f"unknown key runtime.{name[:SHOWN]}{nearest(name, known) or f'; live keys: {_live()}'}")
         if not _fits(value, known[name]):
-            raise ConfigError(f"runtime.{name}={value!r} is not {known[name].wanted}")
+            raise ConfigError(f"runtime.{name}={repr(value)[:SHOWN]} is not {known[name].wanted}")
+        if isinstance(value, str) and len(value) > SHOWN:
+            raise ConfigError(f"runtime.{name} has a value of {len(value)} characters; none has more than {SHOWN}")
         if name not in LIVE_KEYS and value != getattr(current, name):
             raise ConfigError(
                 f"runtime.{name} is fixed while the server runs; restart it with runtime.{name}={value}; live keys: "
