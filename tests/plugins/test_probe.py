@@ -133,3 +133,24 @@ def test_an_entry_of_the_allow_list_that_is_nobodys_is_a_warning(
         "sglk: warning: SGLK_PLUGINS names 'left_ou', which no plugin or distribution is called;"
         " did you mean 'left_out'?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (
+            "raise OSError('libtorch.so: undefined symbol: go')",
+            "torch cannot be imported: OSError: libtorch.so: undefined",
+        ),
+        ("import os\nos._exit(4)", "the process that imports plugins exited with code 4: it printed nothing"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_is_the_reason_of_all(site: Path, code: str, cause: str) -> None:
+    (site / "torch.py").write_text(code)
+    install_backend(site, "toy")
+    reports = by_name(probe_backends())
+    for name in ("cpu", "toy"):
+        assert reports[name].state == "import failed"
+        assert str(reports[name].reason).startswith(cause)
+        assert "log" not in str(reports[name].reason)
+    assert reports["toy"].path == str(site)
