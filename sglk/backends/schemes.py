@@ -31,6 +31,12 @@ class Quantization:
     layers: Mapping[str, LinearScheme] = field(default_factory=dict)
     """By Hugging Face name, such as `model.layers.0.mlp.up_proj`."""
 
+    @property
+    def kind(self) -> str | None:
+        """The kind that quantised layers share; None where there are none."""
+        schemes = (self.default, *self.layers.values())
+        return next((scheme.kind for scheme in schemes if scheme is not None), None)
+
     def of(self, layer: str) -> LinearScheme | None:
         """Return the scheme of one layer, None for full precision."""
         return self.layers.get(layer, self.default)

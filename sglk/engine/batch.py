@@ -127,6 +127,10 @@ class Runner(Protocol):
         """What the KV pool holds."""
 
     @property
+    def quantization(self) -> str | None:
+        """How the weights of linear layers are stored and multiplied, such as `w8a8`; None = in `dtype`."""
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device, for records and profiles."""
 

@@ -137,6 +137,11 @@ class Engine:
         return self._runner.kv_cache_dtype
 
     @property
+    def quantization(self) -> str | None:
+        """How the model's weights are quantised, asked for or as its checkpoint has them; None = not at all."""
+        return self._runner.quantization
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device."""
         return self._runner.device_info

@@ -79,6 +79,11 @@ class ParallelRunner:
         return self._first.runner.kv_cache_dtype
 
     @property
+    def quantization(self) -> str | None:
+        """How the weights of linear layers are stored and multiplied; None = in the compute dtype."""
+        return self._first.runner.quantization
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the first rank's device, and how many ranks there are."""
         return {**self._first.runner.device_info, "ranks": str(self._first.ranks.size)}

@@ -55,6 +55,7 @@ class ModelRunner:
         self.dtype = dtype_name(model.dtype)
         kv_dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, backend.capabilities)
         self.kv_cache_dtype = dtype_name(kv_dtype)
+        self.quantization = spec.quantization.kind
         self._layout = KVLayout(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, kv_dtype)
         self._sampler = sampler or Sampler(backend, model.dtype, spec.vocab_size)
         # There is nothing to find in values that mean nothing.

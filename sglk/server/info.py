@@ -71,7 +71,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "runtime": asdict(engine.runtime),
         "dtype": engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype,
-        "quantization": engine.runtime.quantization,
+        "quantization": engine.quantization,
         "tp_size": engine.runtime.tp_size,
         "context_length": deployment.context_length,
         "kv_capacity_tokens": stats.kv_capacity_tokens,

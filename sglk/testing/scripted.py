@@ -45,6 +45,7 @@ class ScriptedRunner:
         self.eos_token_ids = eos_token_ids
         self.weights_bytes = 0
         self.dtype = self.kv_cache_dtype = "fp32"
+        self.quantization: str | None = None
         self.device_info: Mapping[str, str] = {"name": "scripted"}
         self.batches: list[tuple[int, int]] = []
         """Prefill rows and decode rows of each step."""

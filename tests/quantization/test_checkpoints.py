@@ -9,7 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sglk.backends.cpu import CpuBackend
 from sglk.backends.quantised import full_precision
+from sglk.config.schema import RuntimeConfig
+from sglk.engine.runner import ModelRunner
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.layers.quantised_linear import QuantisedWeight
 from tests.quantization import checkpoints
@@ -74,6 +77,8 @@ def test_gptq_of_8_bits_computes_what_its_numbers_say(
     pair = write_pair(tmp_path, settings, quantise, architecture="Qwen2ForCausalLM")
     assert_equal_to_twin(*pair, "w8a16")
     assert kinds(load(pair[0], quantization="gptq")) == {"w8a16"}
+    runners = [ModelRunner(load(folder), CpuBackend(num_threads=1), RuntimeConfig()) for folder in pair]
+    assert [runner.quantization for runner in runners] == ["w8a16", None]
 
 
 @pytest.mark.parametrize(("symmetric", "shuffled"), [(True, False), (False, False), (False, True)])

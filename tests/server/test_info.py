@@ -50,13 +50,13 @@ def test_server_info_is_what_a_record_needs(served: Served) -> None:
     assert served.get("/get_server_info").json()["pid"] == info["pid"]
 
 
-def test_dtypes_are_those_of_the_loaded_model() -> None:
+def test_dtypes_and_quantisation_are_those_of_the_loaded_model() -> None:
     runner = ScriptedRunner()
-    runner.dtype, runner.kv_cache_dtype = "bf16", "fp8_e4m3"
+    runner.dtype, runner.kv_cache_dtype, runner.quantization = "bf16", "fp8_e4m3", "w4a16"
     with serving(runner) as served:
         info = served.get("/server_info").json()
 
-    assert (info["dtype"], info["kv_cache_dtype"]) == ("bf16", "fp8_e4m3")
+    assert (info["dtype"], info["kv_cache_dtype"], info["quantization"]) == ("bf16", "fp8_e4m3", "w4a16")
 
 
 def test_benchmark_clients_find_what_they_read(served: Served) -> None:
