@@ -1,7 +1,7 @@
 """What each op has to do, whoever implements it: arithmetic operations, and bytes to and from device memory.
 
 Needs no torch: arguments may be the op's real ones (on any device, torch's meta device included) or the stand-ins
-`Shaped`, `StoredMatrix` and `RowLens`.
+of `work_arguments`.
 
 Counted are the operations of the op's definition and, for bytes, every argument read once and every result written
 once: what a perfect implementation cannot do without. A multiplication and an addition are two operations. Not counted:
@@ -14,34 +14,11 @@ K key/value heads, D head width, X experts, C experts chosen for a token, N sing
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-
-ITEM_BYTES = {
-    "fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-    "int64": 8,
-    "int32": 4,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes per value, by the name of its dtype."""
-
-_TORCH_NAMES = {
-    "torch.float32": "fp32",
-    "torch.bfloat16": "bf16",
-    "torch.float16": "fp16",
-    "torch.float8_e4m3fn": "fp8_e4m3",
-    "torch.float8_e5m2": "fp8_e5m2",
-}
+from sglk.backends.work_arguments import MatrixLike, RowsLike, TensorLike, dtype_of, item_bytes, nbytes
 
 SCHEME_ARITHMETIC = {"w8a8": "int8", "fp8": "fp8"}
 """What a quantisation scheme multiplies in; the others multiply in the dtype of the activations."""
@@ -62,64 +39,6 @@ class Work:
     """Name of the dtype that it calculates in: a key of a chip's `peak_tflops`, such as `bf16` or `int8`."""
 
 
-class TensorLike(Protocol):
-    """A tensor, or `Shaped`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-
-    @property
-    def dtype(self) -> object:
-        """torch's dtype, or its short name."""
-
-
-class MatrixLike(Protocol):
-    """A `QuantisedMatrix`, or `StoredMatrix`."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of values, scales and zero points as they are stored."""
-
-
-class RowsLike(Protocol):
-    """`PagedRows`, or `RowLens`."""
-
-    query_lens_B: IntArray
-    kv_lens_B: IntArray
-    window: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Shaped:
-    """Stands for a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    """Short name, such as `bf16`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMatrix:
-    """Stands for a quantised matrix."""
-
-    shape: tuple[int, int]
-    nbytes: int
-
-
-@dataclass(slots=True)
-class RowLens:
-    """Stands for the rows of a step."""
-
-    query_lens_B: IntArray
-    kv_lens_B: IntArray
-    window: int | None = None
-
-
 def work_of(op: str, *args: Any, **kwargs: Any) -> Work:
     """Return the work of the op called `op` for these arguments, which are those of its reference.
 
@@ -129,20 +48,9 @@ def work_of(op: str, *args: Any, **kwargs: Any) -> Work:
     return FORMULAS[op](*args, **kwargs)
 
 
-def dtype_of(tensor: TensorLike) -> str:
-    """Return the short name of a tensor's dtype."""
-    name = str(tensor.dtype)
-    return _TORCH_NAMES.get(name, name.removeprefix("torch."))
-
-
-def nbytes(*tensors: TensorLike | None) -> int:
-    """Return the bytes of whole tensors; None has none."""
-    return sum(prod(tensor.shape) * ITEM_BYTES[dtype_of(tensor)] for tensor in tensors if tensor is not None)
-
-
 def embedding(ids_T: TensorLike, weight_VE: TensorLike) -> Work:
     """No operation; T ids, and T rows of E read and written."""
-    row = weight_VE.shape[1] * _item(weight_VE)
+    row = weight_VE.shape[1] * item_bytes(weight_VE)
     return Work(0, nbytes(ids_T) + 2 * ids_T.shape[0] * row, dtype_of(weight_VE))
 
 
@@ -201,7 +109,7 @@ def store_kv(
     tokens, heads, width = k_TKD.shape
     values = 2 * tokens * heads * width
     scale_bytes = 2 * tokens * heads * FP32_BYTES if scales is not None else 0
-    moved = nbytes(k_TKD, v_TKD, slots_T) + values * _item(k_pool_SKD) + scale_bytes
+    moved = nbytes(k_TKD, v_TKD, slots_T) + values * item_bytes(k_pool_SKD) + scale_bytes
     return Work(4 * values if scales is not None else 0, moved, dtype_of(k_TKD))
 
 
@@ -220,7 +128,7 @@ def attention(
     """
     heads, width = q_THD.shape[1:]
     kv_heads = k_pool_SKD.shape[1]
-    token = 2 * kv_heads * (width * _item(k_pool_SKD) + (FP32_BYTES if scales is not None else 0))
+    token = 2 * kv_heads * (width * item_bytes(k_pool_SKD) + (FP32_BYTES if scales is not None else 0))
     moved = 2 * nbytes(q_THD) + visible_tokens(rows) * token
     return Work(4 * visible_pairs(rows) * heads * width, moved, dtype_of(q_THD))
 
@@ -283,7 +191,7 @@ def add_gated(x_TE: TensorLike, gate_T1: TensorLike, y_TE: TensorLike) -> Work:
 def greedy(logits_BV: TensorLike) -> Work:
     """One comparison a logit; logits read, B logits and int64 ids written."""
     rows = logits_BV.shape[0]
-    return Work(prod(logits_BV.shape), nbytes(logits_BV) + rows * (_item(logits_BV) + 8), dtype_of(logits_BV))
+    return Work(prod(logits_BV.shape), nbytes(logits_BV) + rows * (item_bytes(logits_BV) + 8), dtype_of(logits_BV))
 
 
 def sample(
@@ -308,14 +216,14 @@ def adjust_logits(
 ) -> Work:
     """3N operations; the N logits read and written, and what says how."""
     count = rows_N.shape[0]
-    moved = 2 * count * _item(logits_BV) + nbytes(rows_N, ids_N, factors_N, offsets_N)
+    moved = 2 * count * item_bytes(logits_BV) + nbytes(rows_N, ids_N, factors_N, offsets_N)
     return Work(3 * count, moved, dtype_of(logits_BV))
 
 
 def mask_logits(logits_BV: TensorLike, rows_M: TensorLike, words_MW: TensorLike) -> Work:
     """One operation a logit of a masked row; masks read, the rows' MV logits written."""
     logits = rows_M.shape[0] * logits_BV.shape[1]
-    return Work(logits, nbytes(rows_M, words_MW) + logits * _item(logits_BV), dtype_of(logits_BV))
+    return Work(logits, nbytes(rows_M, words_MW) + logits * item_bytes(logits_BV), dtype_of(logits_BV))
 
 
 def token_logprobs(logits_BV: TensorLike, ids_B: TensorLike, count: int) -> Work:
@@ -393,16 +301,12 @@ FORMULAS: dict[str, Callable[..., Work]] = {
 """The formula of every op of the seam."""
 
 
-def _item(tensor: TensorLike) -> int:
-    return ITEM_BYTES[dtype_of(tensor)]
-
-
 def _product(
     x_TE: TensorLike, weight_shape: tuple[int, ...], weight_bytes: int, bias_O: TensorLike | None, arithmetic: str
 ) -> Work:
     tokens, (outputs, inputs) = prod(x_TE.shape[:-1]), weight_shape
     added = tokens * outputs if bias_O is not None else 0
-    moved = nbytes(x_TE, bias_O) + weight_bytes + tokens * outputs * _item(x_TE)
+    moved = nbytes(x_TE, bias_O) + weight_bytes + tokens * outputs * item_bytes(x_TE)
     return Work(2 * tokens * inputs * outputs + added, moved, arithmetic)
 
 

@@ -14,9 +14,6 @@ from sglk.backends.quantise import quantise_int4, quantise_int8
 from sglk.backends.rows import PagedRows
 from sglk.backends.work import (
     FORMULAS,
-    RowLens,
-    Shaped,
-    StoredMatrix,
     Work,
     allreduce_bytes,
     visible_pairs,
@@ -24,6 +21,7 @@ from sglk.backends.work import (
     visited_experts,
     work_of,
 )
+from sglk.backends.work_arguments import RowLens, Shaped, StoredMatrix
 
 MODULES = (moe_ops, quantised_linear, quantised_moe, reference, sampling_ops)
 """Where the ops of the seam are defined."""
