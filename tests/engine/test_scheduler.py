@@ -135,6 +135,22 @@ def test_retraction_takes_the_request_with_the_fewest_tokens_and_repeats_none() 
     assert new.admissions == 2
 
 
+def test_a_prompt_that_is_being_computed_is_retracted_before_those_that_decode() -> None:
+    rig = Rig(pool_tokens=64, page_size=1, chunked_prefill_size=4, schedule_conservativeness=0.01)
+    for name in ("a", "b"):
+        rig.add(name, prompt(8, ord(name)), LONG)
+    while len(answer(rig.live["b"])) < 8:
+        rig.step()
+    long = rig.add("long", prompt(28, 2), LONG)
+    while rig.scheduler.retractions == 0:
+        rig.step()
+
+    assert list(rig.scheduler._waiting) == ["long"]
+    assert not answer(long)
+    answers = rig.finish()
+    assert answers == {name: alone(rig.done[name].prompt_ids, LONG)[: len(answers[name])] for name in answers}
+
+
 def test_retracted_request_draws_on_as_if_nothing_had_happened() -> None:
     seeded = SamplingParams(max_new_tokens=200, temperature=1.0, seed=7, ignore_eos=True)
     rig = Rig(pool_tokens=64, page_size=1, schedule_conservativeness=0.01)
@@ -167,6 +183,37 @@ def test_conservative_admission_avoids_retraction() -> None:
 
     assert bold.scheduler.retractions > 0
     assert careful.scheduler.retractions == 0
+
+
+def test_admission_counts_what_a_prompt_that_is_being_computed_will_add() -> None:
+    """Beside the first one's answer, of which 0.7 * 130 tokens are expected, there is no room for 0.7 * 60 more."""
+    rig = Rig(pool_tokens=200, page_size=1, chunked_prefill_size=16)
+    rig.add("first", prompt(64), SamplingParams(max_new_tokens=130, temperature=0, ignore_eos=True))
+    rig.step()
+    rig.add("second", prompt(16, 1), SamplingParams(max_new_tokens=60, temperature=0, ignore_eos=True))
+    rig.step()
+
+    assert list(rig.scheduler._waiting) == ["second"]
+    rig.add("third", prompt(16, 2), SamplingParams(max_new_tokens=8, temperature=0, ignore_eos=True))
+    rig.drop("second")
+    rig.step()
+    assert not rig.scheduler._waiting
+
+
+def test_the_longer_nothing_is_retracted_the_less_is_expected() -> None:
+    rig = Rig(pool_tokens=4096, context_length=2048)
+    rig.add("talker", prompt(4), SamplingParams(max_new_tokens=700, temperature=0, ignore_eos=True))
+    rig.step()
+    expected = []
+    for steps in (0, 300, 300, 50):
+        for _ in range(steps):
+            rig.step()
+        expected.append(rig.scheduler._ratio.value)
+
+    assert expected == pytest.approx([0.7, 0.7 * 0.57, 0.7 * 0.14, 0.7 * 0.14])
+    rig.finish()
+    rig.add("later", prompt(4, 1))
+    assert rig.scheduler._ratio.value == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -207,6 +254,19 @@ def test_mixed_step_takes_the_tokens_of_decodes_off_its_chunk_in_whole_pages() -
         sizes.append((len(rig.batches[-1].rows[0].input_ids), rig.batches[-1].num_tokens))
 
     assert sizes == [(32, 35), (32, 35), (32, 35), (4, 7)]
+
+
+def test_mixed_step_takes_the_tokens_of_decodes_off_its_budget() -> None:
+    rig = Rig(max_prefill_tokens=32, chunked_prefill_size=32, page_size=1, enable_mixed_chunk=True)
+    for index in range(8):
+        rig.add(str(index), prompt(4, index), LONG)
+    rig.step()
+    for index in range(3):
+        rig.add(f"more {index}", prompt(10, 10 + index), LONG)
+    rig.step()
+
+    # 8 decodes leave 24 of 32 tokens, which two prompts of 10 fit.
+    assert (rig.batches[-1].num_prefills, rig.batches[-1].num_tokens) == (2, 28)
 
 
 def test_mixed_step_makes_progress_however_many_decode() -> None:
