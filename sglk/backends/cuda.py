@@ -80,8 +80,12 @@ class CudaBackend(TorchAccelerator):
         """Return NVIDIA's number for what the device can do, such as (9, 0)."""
         return torch.cuda.get_device_capability(self.device)
 
+    def properties(self) -> Any:
+        """Return what the driver tells of the device: `name`, `multi_processor_count`, `total_memory`."""
+        return torch.cuda.get_device_properties(self.device)
+
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
-        """Record `runnable` as a CUDA graph.
+        """Record `runnable` as a CUDA graph; raises BackendError where something in it cannot be recorded.
 
         All graphs of the device share their memory, so a result holds until the next replay of any of them.
         """
@@ -89,11 +93,12 @@ class CudaBackend(TorchAccelerator):
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # Threads of the HTTP server may do as they like with CUDA meanwhile.
-        with (
-            torch.inference_mode(),
-            torch.cuda.graph(graph, pool=self._graph_pool, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            result = runnable()
+        capture = torch.cuda.graph(graph, pool=self._graph_pool, stream=self._stream, capture_error_mode="thread_local")
+        try:
+            with torch.inference_mode(), capture:
+                result = runnable()
+        except RuntimeError as error:
+            raise BackendError(f"cuda: no graph could be recorded ({' '.join(str(error).split())})") from error
         return CudaGraph(graph, result)
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
@@ -109,7 +114,7 @@ class CudaBackend(TorchAccelerator):
 
     def device_info(self) -> DeviceInfo:
         """Return the GPU's name, the driver, the CUDA version that torch is built for, and its numbers."""
-        properties = torch.cuda.get_device_properties(self.device)
+        properties = self.properties()
         major, minor = self.compute_capability()
         return DeviceInfo(
             name=properties.name,

@@ -29,6 +29,9 @@ CONSTRAINTS = (
     Constraint("kv_dtype == dtype", lambda traits: traits.get("kv_dtype") == traits.get("dtype")),
 )
 
+NOT_RECORDED = Constraint("not recorded", lambda traits: not traits.get("recorded"))
+"""Plans are made on the host for the rows of one step, and a graph would keep those of the first."""
+
 TENSOR_CORE_GROUP = 4
 """Query heads for each key/value head from which decoding is better off on tensor cores."""
 
@@ -37,7 +40,7 @@ def register_flashinfer(ops: OpRegistry, device: torch.device) -> None:
     """Offer prefill and decode; FlashInfer is imported when the first step runs."""
     attention = FlashInferAttention(device)
     ops.register(reference.attention_prefill, PROVIDER, attention.prefill, *CONSTRAINTS)
-    ops.register(reference.attention_decode, PROVIDER, attention.decode, *CONSTRAINTS)
+    ops.register(reference.attention_decode, PROVIDER, attention.decode, *CONSTRAINTS, NOT_RECORDED)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,28 @@ def test_work_runs_without_autograd_and_copies_convert() -> None:
     assert backend.execute_runnable(torch.is_inference_mode_enabled)
     backend.free(tensor)
     assert tensor.untyped_storage().nbytes() == 0
+
+
+def test_the_device_is_described_for_records() -> None:
+    info = CudaOnCpu().device_info()
+    assert (info.name, info.sdk) == ("NVIDIA none", "CUDA None")
+    assert info.details["compute_capability"] == "9.0"
+    assert info.details["torch"] == torch.__version__
+
+
+def test_what_cannot_be_recorded_is_an_error_that_the_engine_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_capture(*arguments: object, **keywords: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *arguments, **keywords: nullcontext())
+    backend = CudaOnCpu()
+    assert CudaBackend.capture_graph(backend, lambda: 7)._result == 7  # type: ignore[attr-defined]
+    with pytest.raises(
+        BackendError, match=r"no graph could be recorded \(operation not permitted when .* Compile with"
+    ):
+        CudaBackend.capture_graph(backend, no_capture)
 
 
 def test_users_are_told_that_nobody_has_run_it_on_hardware() -> None:

@@ -251,6 +251,7 @@ def test_flashinfer_is_handed_pages_lengths_and_window(window: int | None) -> No
         ({"head_dim": 96}, "flashinfer: head_dim in {64, 128, 256}"),
         ({"dtype": "fp32", "kv_dtype": "fp32"}, "flashinfer: dtype in {fp16, bf16}"),
         ({"kv_dtype": "int8"}, "flashinfer: kv_dtype == dtype"),
+        ({"recorded": True}, "flashinfer: not recorded"),
     ],
 )
 def test_what_flashinfer_does_not_take_goes_to_torch(changes: dict[str, Any], reason: str) -> None:

@@ -3,7 +3,9 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,10 @@ class KunlunOnCpu(OnCpu, KunlunBackend):
 
     api_version = 1
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.capabilities = replace(self.capabilities, host_memory=True, collectives=None)
+
 
 @pytest.fixture
 def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -65,6 +71,7 @@ def change(sdk: Path) -> Change:
     return replace
 
 
+@cache
 def chip(name: str = "kunlun_p800") -> ChipConfig:
     return compose("serve", [f"chip={name}"]).config.chip
 
@@ -135,8 +142,7 @@ def test_limits_are_those_of_software_and_chip_together() -> None:
     assert small.page_sizes == (128,)
     assert small.kv_cache_dtypes == {"fp16", "bf16"}
     assert CAPABILITIES.quantization == {"w8a8"}
-    only_fp32 = chip()
-    only_fp32.dtypes = ["fp32"]
+    only_fp32 = replace(chip(), dtypes=["fp32"])
     with pytest.raises(ConfigError, match="declares dtypes fp32, of which the kunlun backend has none; name one of bf"):
         KunlunOnCpu(chip=only_fp32)
 
