@@ -41,8 +41,14 @@ class PagedAttention(AttentionBackend):
         num_heads: int,
         dtype: torch.dtype,
         windows: Sequence[Window] = (),
+        *,
+        recorded: bool = False,
     ) -> None:
-        """`windows` are the sliding windows of the layers, in order; empty where every layer sees everything."""
+        """`windows` are the sliding windows of the layers, in order; empty where every layer sees everything.
+
+        With `recorded` it serves decode steps that a graph repeats; the op then has the trait `recorded`, and reads of
+        its rows nothing but `slots_device_BL` and `padding_bias_BL`, for all else is of the step that was recorded.
+        """
         layout = pool.layout
         traits: dict[str, Trait] = {
             "head_dim": layout.head_dim,
@@ -60,27 +66,41 @@ class PagedAttention(AttentionBackend):
             # A chip's kernel declares which windows it knows; 0 stands for none.
             seen: dict[str, Trait] = {**traits, "heads": num_heads, "window": window or 0}
             self._prefill[window] = backend.ops.select(reference.attention_prefill, **seen)
+            if recorded:
+                seen["recorded"] = True
             self._decode[window] = backend.ops.select(reference.attention_decode, **seen)
         self._device = backend.device
+        self._copy = backend.copy
         self._pool = pool
         self._scale = layout.head_dim**-0.5
         self._num_prefill_tokens = 0
 
-    def plan(self, step: AttentionStep) -> None:
-        """Lay the rows out as arrays and find the slots that the new tokens go to."""
+    def plan(self, step: AttentionStep, width: int = 0) -> None:
+        """Lay the rows out as arrays, `width` tokens wide at least, and find the slots that the new tokens go to."""
         query_lens_B, kv_lens_B = step.query_lens, step.kv_lens
         table_BP = page_table(step.pages, kv_lens_B, self._pool.page_size)
         split = step.num_prefills
         self._rows = {
             window: _WindowRows(
                 self._paged(query_lens_B[:split], kv_lens_B[:split], table_BP[:split], window),
-                self._paged(query_lens_B[split:], kv_lens_B[split:], table_BP[split:], window),
+                self._paged(query_lens_B[split:], kv_lens_B[split:], table_BP[split:], window, width),
             )
             for window in self._prefill
         }
         self._num_prefill_tokens = int(query_lens_B[:split].sum())
         slots_T = new_slots(query_lens_B, kv_lens_B, table_BP, self._pool.page_size)
         self._slots_T = torch.from_numpy(slots_T).to(self._device)
+
+    def refill(self, step: AttentionStep, width: int) -> None:
+        """Put another step that only decodes, with as many rows, into the tensors of the one planned with `width`."""
+        held_rows, held_slots_T = self._rows, self._slots_T
+        self.plan(step, width)
+        for window, held in held_rows.items():
+            rows = self._rows[window].decode
+            self._copy(rows.slots_device_BL, held.decode.slots_device_BL)
+            self._copy(rows.padding_bias_BL, held.decode.padding_bias_BL)
+        self._copy(self._slots_T, held_slots_T)
+        self._rows, self._slots_T = held_rows, held_slots_T
 
     def forward(self, layer_id: int, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor) -> torch.Tensor:
         """Store first, so that every token sees itself; then attend."""
@@ -97,8 +117,12 @@ class PagedAttention(AttentionBackend):
         decoded_THD = decode(q_THD[split:], keys, values, rows.decode, self._scale, scales)
         return torch.cat((prefilled_THD, decoded_THD))
 
-    def _paged(self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, window: Window) -> PagedRows:
-        return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device, window)
+    def _paged(
+        self, query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, window: Window, width: int = 0
+    ) -> PagedRows:
+        # No query sees more than its window.
+        width = width if window is None else min(width, window)
+        return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device, window, width)
 
 
 def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: int) -> IntArray:

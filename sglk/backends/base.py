@@ -160,8 +160,9 @@ class DeviceBackend(ABC):
 
         `runnable` has run once on the same tensors, so that nothing is compiled or allocated for the first time. It
         reads its inputs from tensors that stay where they are, and neither reads from the device nor synchronises.
-        What it computes on the host is not computed again. The memory of its result belongs to the graph.
-        Raises BackendError where the chip cannot.
+        What it computes on the host is not computed again. The memory of its result belongs to the graph, and may be
+        written to by any later replay. Called within `execute_runnable`, and so is `replay`. Raises BackendError where
+        the chip cannot, or the work cannot be recorded.
         """
         raise BackendError(f"backend {self.name!r} captures no graphs; set runtime.disable_cuda_graph=true")
 

@@ -18,7 +18,8 @@ class PagedRows:
     Lengths are at hand on the host (`query_lens_B`, `kv_lens_B`) and on the device (`*_device_*`); tensors are made
     on first use and shared by all layers of the step. The queries of a row are the last of its tokens. With a sliding
     `window` a query sees that many tokens, itself the last of them; `slots_BL`, `row_slots`, `causal_masks` and
-    `padding_bias_BL` then cover only the tokens that some query of the row sees.
+    `padding_bias_BL` then cover only the tokens that some query of the row sees. `slots_BL` and `padding_bias_BL` have
+    `width` columns at least.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class PagedRows:
         page_size: int,
         device: torch.device,
         window: int | None = None,
+        width: int = 0,
     ) -> None:
         self.query_lens_B = query_lens_B
         self.kv_lens_B = kv_lens_B
@@ -36,6 +38,7 @@ class PagedRows:
         self.page_size = page_size
         self.device = device
         self.window = window
+        self.width = width
 
     def __len__(self) -> int:
         return len(self.kv_lens_B)
@@ -57,7 +60,7 @@ class PagedRows:
     @cached_property
     def slots_BL(self) -> IntArray:
         """Slots of the visible tokens; behind its end a row repeats the first of them, whose content is its own."""
-        offsets_L = np.arange(self.visible_lens_B.max())
+        offsets_L = np.arange(max(self.visible_lens_B.max(), self.width))
         inside_BL = offsets_L < self.visible_lens_B[:, None]
         positions_BL = self.first_visible_B[:, None] + np.where(inside_BL, offsets_L, 0)
         pages_BL = np.take_along_axis(self.page_table_BP, positions_BL // self.page_size, axis=1)
@@ -77,7 +80,7 @@ class PagedRows:
     @cached_property
     def padding_bias_BL(self) -> torch.Tensor:
         """0 for a row's visible tokens and -inf behind its end, fp32, to be added to attention scores."""
-        inside_BL = np.arange(self.visible_lens_B.max()) < self.visible_lens_B[:, None]
+        inside_BL = np.arange(max(self.visible_lens_B.max(), self.width)) < self.visible_lens_B[:, None]
         return self.to_device(np.where(inside_BL, np.float32(0), np.float32(-np.inf)))
 
     @cached_property

@@ -18,6 +18,7 @@ from sglk.cache.kv import KVLayout, KVPool
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult
 from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
+from sglk.engine.decode_graphs import DecodeGraphs
 from sglk.engine.fault import Fault, failure_of
 from sglk.engine.op_report import FaultCounts, OpReport
 from sglk.engine.sampler import Sampler
@@ -63,6 +64,9 @@ class ModelRunner:
         """Whether NaN and infinity are looked for in all of a prompt, and traced to an op."""
         self._quarantines = quarantine
         self._faults = FaultCounts()
+        # The sums of a model in parts are counted as they are made.
+        self._records = backend.capabilities.graph_capture and not runtime.disable_cuda_graph and model.ranks.size == 1
+        self._graphs: DecodeGraphs | None = None
         self.pool: KVPool | None = None
         self._attention: PagedAttention | None = None
 
@@ -93,11 +97,14 @@ class ModelRunner:
         if sizes and page_size not in sizes:
             raise ConfigError(f"runtime.page_size={page_size} is not supported by this backend; choose one of {sizes}")
         if self.pool is not None:
+            self._graphs = None
             self.pool.free()
             self.pool = None
         self.pool = KVPool(self.backend, self._layout, num_pages, page_size)
         spec, dtype = self.model.spec, self.model.dtype
         self._attention = PagedAttention(self.backend, self.pool, spec.num_attention_heads, dtype, spec.sliding_windows)
+        if self._records:
+            self._graphs = DecodeGraphs(self.model, self.backend, self.pool)
 
     def run(self, batch: Batch) -> list[RowResult | None]:
         """Compute `batch`, write its KV, and return one result per row, None where it reports nothing."""
@@ -142,6 +149,8 @@ class ModelRunner:
 
     def _run(self, batch: Batch) -> list[RowResult | None]:
         step = lay_out(batch)
+        if self._graphs is not None and self._graphs.takes(step):
+            return list(self._sampler(self._graphs.logits(step), batch.rows))
         x_TE = self._trunk(step)
         results: list[RowResult | None] = [None] * len(batch.rows)
         if len(step.tokens_L):
@@ -173,13 +182,17 @@ class ModelRunner:
         return rows
 
     def _trace(self, batch: Batch) -> dict[int, Fault]:
-        step, tracer = lay_out(batch), Tracer()
+        step, tracer = lay_out(batch), Tracer(len(batch.rows))
         with self.backend.ops.observed(tracer):
-            tracer.rows_N = step.rows_T
-            x_TE = self._trunk(step)
-            if len(step.tokens_L):
+            if self._graphs is not None and self._graphs.takes(step):
+                tracer.rows_N = self._graphs.rows_of(step)
+                logits_LV = self._graphs.computed(step)
+            else:
+                tracer.rows_N = step.rows_T
+                x_TE = self._trunk(step)
                 tracer.rows_N = step.rows_L
                 logits_LV = self._logits(step, x_TE)
+            if len(step.tokens_L):
                 tracer.rows_N = step.rows_L[: step.num_drawn]
                 self._sampler(logits_LV, batch.rows)
         return tracer.faults

@@ -29,7 +29,8 @@ class Tracer:
     No op runs twice but where a result is not finite: then the reference does too, on the same arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_rows: int) -> None:
+        self._all_rows = range(num_rows)
         self.faults: dict[int, Fault] = {}
         self.rows_N: IntArray = np.empty(0, np.int64)
         """Row of each line that is computed at present; whoever runs the step keeps it right."""
@@ -53,9 +54,8 @@ class Tracer:
         rows_N = self.rows_N[:count] if op == PREFILL else self.rows_N[-count:]
         if count != len(self.rows_N) and op not in (PREFILL, DECODE):
             # Lines of another kind are anybody's.
-            yield from (
-                (row, np.flatnonzero(spoilt_N).tolist()) for row in set(self.rows_N.tolist()) - self.faults.keys()
-            )
+            lines = np.flatnonzero(spoilt_N).tolist()
+            yield from ((row, lines) for row in self._all_rows if row not in self.faults)
             return
         for row in set(rows_N[spoilt_N].tolist()) - self.faults.keys():
             yield row, np.flatnonzero(spoilt_N & (rows_N == row)).tolist()
@@ -77,7 +77,8 @@ def spoilt_lines(op: Op[..., Any], arguments: Values, result: Any) -> torch.Tens
     spoilt_N = torch.zeros(len(results[0]), dtype=torch.bool, device=results[0].device)
     for tensor in results:
         if tensor.is_floating_point():
-            spoilt_N |= ~tensor.reshape(len(spoilt_N), -1).isfinite().all(-1)
+            finite = tensor.isfinite()
+            spoilt_N |= ~(finite.flatten(1).all(-1) if finite.dim() > 1 else finite)
     return spoilt_N
 
 

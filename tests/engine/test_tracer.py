@@ -29,7 +29,7 @@ def traced(op: Op[..., Any], *arguments: Any, spoils: int | None = None) -> dict
 
     ops = OpRegistry()
     ops.register(op, "chip", implementation)
-    bound, tracer = ops.select(op, size=4), Tracer()
+    bound, tracer = ops.select(op, size=4), Tracer(3)
     tracer.rows_N = np.arange(3)
     with ops.observed(tracer):
         bound(*arguments)
@@ -69,7 +69,7 @@ def test_an_op_that_overwrites_its_arguments_is_judged_by_what_it_was_given() ->
 
     ops = OpRegistry()
     ops.register(reference.add_rms_norm, "chip", in_place)
-    bound, tracer = ops.select(reference.add_rms_norm, size=8), Tracer()
+    bound, tracer = ops.select(reference.add_rms_norm, size=8), Tracer(3)
     tracer.rows_N = np.array([7, 7, 7])
     with ops.observed(tracer):
         bound(with_line(0, 1.0), with_line(1, 2.0), torch.ones(8), 1e-5)
@@ -113,7 +113,7 @@ def test_keys_that_are_stored_wrongly_are_found_where_they_are_stored() -> None:
 
     ops = OpRegistry()
     ops.register(reference.store_kv, "chip", forgetful)
-    bound, tracer = ops.select(reference.store_kv, size=4), Tracer()
+    bound, tracer = ops.select(reference.store_kv, size=4), Tracer(3)
     tracer.rows_N = np.arange(3)
     keys, pool = torch.ones(3, 1, 4), torch.full((8, 1, 4), NAN)
     with ops.observed(tracer):
@@ -130,9 +130,18 @@ def test_forbidden_tokens_are_no_fault_and_a_row_without_any_number_is() -> None
 
 def test_handles_are_as_before_when_nobody_watches_any_more() -> None:
     ops = OpRegistry()
-    bound, tracer = ops.select(reference.silu_and_mul, size=4), Tracer()
+    bound, tracer = ops.select(reference.silu_and_mul, size=4), Tracer(3)
     tracer.rows_N = np.arange(3)
     with pytest.raises(RuntimeError), ops.observed(tracer):
         bound(torch.ones(3, 5))
     bound(with_line(1, NAN))
     assert not tracer.faults
+
+
+def test_a_line_that_cannot_be_told_apart_is_every_row_s() -> None:
+    ops = OpRegistry()
+    bound, tracer = ops.select(sampling_ops.token_logprobs, size=4), Tracer(2)
+    tracer.rows_N = np.arange(3)
+    with ops.observed(tracer):
+        bound(with_line(1, NAN)[:2], torch.tensor([0, 1]), 1)
+    assert {row: fault.cause for row, fault in tracer.faults.items()} == dict.fromkeys(range(2), "input")
