@@ -1,21 +1,26 @@
 """Request bodies: size limit, strict JSON, and messages that name the field and what it takes."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import islice
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from sglk.errors import RequestError
+from sglk.server.deployment import deployment_of
 
 MAX_BODY_BYTES = 32 * 2**20
 """Larger bodies get 413; a million tokens as a JSON list take about 7 MB."""
 
 MAX_ENTRIES = 2**16
 """Most prompts, messages and the like in one list; token ids are bounded by the size of the body."""
+
+PAUSE_S = 30.0
+"""Longest wait for the next piece of a body; a client that keeps silent for longer gets 408."""
 
 _SHOWN_CHARACTERS = 60
 
@@ -85,12 +90,38 @@ async def _read_limited(request: Request) -> bytes:
         raise _too_large()
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    async for chunk in _pieces(request):
         size += len(chunk)
         if size > MAX_BODY_BYTES:
             raise _too_large()
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """Yield the body as it comes; raises RequestError when no more comes in time, or the server is about to end."""
+    stream = request.stream()
+    cut_off = asyncio.ensure_future(deployment_of(request).cut_off.wait())
+    try:
+        while (piece := await _next_piece(stream, cut_off)) is not None:
+            yield piece
+    finally:
+        cut_off.cancel()
+
+
+async def _next_piece(stream: AsyncIterator[bytes], cut_off: asyncio.Task[Literal[True]]) -> bytes | None:
+    coming = asyncio.ensure_future(anext(stream, None))
+    try:
+        await asyncio.wait((coming, cut_off), timeout=PAUSE_S, return_when=asyncio.FIRST_COMPLETED)
+        if coming.done():
+            return coming.result()
+    finally:
+        coming.cancel()
+    if cut_off.done():
+        message = "the server shuts down and the request body is not complete; send it to another server"
+        raise RequestError(message, code="shutting_down", status=503)
+    message = f"no more of the request body came within {PAUSE_S:g} s; send all of it"
+    raise RequestError(message, code="body_incomplete", status=408)
 
 
 def _too_large() -> RequestError:

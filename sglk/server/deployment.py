@@ -52,6 +52,8 @@ class Deployment:
         self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
         """Held while runtime parameters change."""
+        self.cut_off = asyncio.Event()
+        """Set when the server's time to finish is over: what is not complete by then ends now."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

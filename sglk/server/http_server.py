@@ -59,9 +59,12 @@ class HttpServer(uvicorn.Server):
     def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve on `listener`; shuts the engine down on the way out, and takes signals until that is done."""
         previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        told = logging.getLogger("uvicorn.error")
+        told.addFilter(_is_no_cancellation)
         try:
             asyncio.run(self._serve_and_shut_down(listener))
         finally:
+            told.removeFilter(_is_no_cancellation)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -103,15 +106,22 @@ class HttpServer(uvicorn.Server):
         bridge, loop = self._deployment.bridge, asyncio.get_running_loop()
         if self._deployment.draining:
             logger.info("second signal: %d requests are cut off", bridge.open_requests)
-            bridge.abort_all()
+            self._cut_off()
             loop.call_later(LAST_WORDS_S, self._force)
             return
         logger.info("shutting down: %d requests have %g s to finish", bridge.open_requests, self._drain_s)
         self._deployment.draining = True
         self.should_exit = True
-        loop.call_later(self._drain_s, bridge.abort_all)
+        loop.call_later(self._drain_s, self._cut_off)
+
+    def _cut_off(self) -> None:
+        self._deployment.cut_off.set()
+        self._deployment.bridge.abort_all()
 
     def _force(self) -> None:
-        # What is still open now is cancelled, which uvicorn would report with a traceback each.
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.force_exit = True
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """What is still open at the very end is cancelled, which uvicorn reports with a traceback each."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)

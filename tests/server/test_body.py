@@ -1,4 +1,5 @@
 import json
+import socket
 
 import pytest
 from pydantic import ValidationError
@@ -185,3 +186,21 @@ def test_a_list_of_too_many_prompts_is_refused_by_name(served: Served, entry: ob
 
     assert error["param"] == "prompt"
     assert len(error["message"]) < 300
+
+
+def test_a_client_that_falls_silent_in_its_body_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "PAUSE_S", 0.01)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"body_incomplete"' in answer
+
+
+def test_a_body_may_come_in_many_pieces(served: Served) -> None:
+    content = b'{"prompt": "x", "max_tokens": 1}'
+    pieces = (content[place : place + 5] for place in range(0, len(content), 5))
+
+    assert served.client.post(PATH, content=pieces).status_code == 200

@@ -1,11 +1,16 @@
+import asyncio
+import logging
 import os
 import signal
+import socket
 import threading
+from typing import Any
 
 import httpx
 import pytest
 
 from sglk.errors import ConfigError
+from sglk.server import http_server
 from sglk.server.app import create_app
 from sglk.server.http_server import HttpServer
 from sglk.server.port import bind, url_of
@@ -93,3 +98,48 @@ def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.Monke
 
     assert missed == [signal.SIGTERM], "only the last one, after the end, goes to the handler from before"
     assert not deployment.fleet.first.is_alive
+
+
+def test_a_body_that_never_comes_to_its_end_does_not_outlast_the_time_to_finish(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deployment = deploy(ScriptedRunner(), server={"shutdown_timeout_s": 0.05})
+    answers: list[bytes] = []
+    with bind("127.0.0.1", 0) as listener:
+
+        def stop_in_the_middle() -> None:
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(b'POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{"prompt": ')
+                wait_until(lambda: deployment.counters.received._value.get() == 1)
+                os.kill(os.getpid(), signal.SIGTERM)
+                while piece := client.recv(4096):
+                    answers.append(piece)
+
+        stopper = threading.Thread(target=stop_in_the_middle)
+        HttpServer(create_app(deployment), deployment, stopper.start).run_until_stopped(listener)
+        stopper.join()
+
+    answer = b"".join(answers)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"shutting_down"' in answer
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_what_is_cancelled_at_the_very_end_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_server, "FLUSH_S", 0)
+    deployment = deploy(ScriptedRunner(), server={"shutdown_timeout_s": 0.05})
+
+    async def stuck(_scope: Any, _receive: Any, _send: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with bind("127.0.0.1", 0) as listener:
+        url = url_of(listener)
+        asker = threading.Thread(target=lambda: httpx.get(url, timeout=30, trust_env=False))
+        HttpServer(stuck, deployment, asker.start).run_until_stopped(listener)
+        asker.join()
+
+    assert "Cancel 1 running task(s)" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
