@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "ops": ("sglk.commands.ops", "list, test and time the ops of a model on a chip"),
     "traffic": ("sglk.commands.traffic", "show and move the traffic of a running server between device groups"),
+    "advise": ("sglk.commands.advise", "name causes in a server's figures, and what to try"),
     "completion": ("sglk.commands.completion", "print a completion script for bash, zsh or fish"),
 }
 """Name on the command line -> module with `run(arguments) -> exit code`, summary."""

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     if words[0] not in _VERBS:
         raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], _VERBS) or '; verbs: ' + ', '.join(_VERBS)}")
     asked = _parser().parse_args(words)
-    server = _Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE))
+    server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE))
     code: int = asked.act(asked, server)
     return code
 
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Server:
+class Server:
     """The admin routes of one server."""
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -108,8 +108,17 @@ class _Server:
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
+    def get(self, path: str) -> Any:
+        """Return the answer to GET; raises as `ask` does."""
+        return self._call("GET", path)
+
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Return the answer; raises ConfigError for a refusal, RunError when the server cannot be reached."""
+        """Return the answer, an object; raises ConfigError for a refusal, RunError when the server is not reached."""
+        found = self._call(method, path, body)
+        assert isinstance(found, dict)
+        return found
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:
         try:
             answer = httpx.request(
                 method,
@@ -125,9 +134,7 @@ class _Server:
             ) from error
         if answer.status_code != 200:
             raise _refusal(self._url, answer)
-        found = answer.json()
-        assert isinstance(found, dict)
-        return found
+        return answer.json()
 
 
 def _refusal(url: str, answer: httpx.Response) -> ConfigError | RunError:
@@ -140,11 +147,11 @@ def _refusal(url: str, answer: httpx.Response) -> ConfigError | RunError:
     return ConfigError(f"{url}: {message}") if answer.status_code < 500 else RunError(f"{url}: {message}")
 
 
-def _show(asked: argparse.Namespace, server: _Server) -> int:
+def _show(asked: argparse.Namespace, server: Server) -> int:
     return _print(asked, server.ask("GET", "/groups"))
 
 
-def _set(asked: argparse.Namespace, server: _Server) -> int:
+def _set(asked: argparse.Namespace, server: Server) -> int:
     weights = {}
     for word in asked.weights:
         name, sign, number = word.partition("=")
@@ -157,11 +164,11 @@ def _set(asked: argparse.Namespace, server: _Server) -> int:
     return _print(asked, server.ask("PATCH", "/groups/weights", {"weights": weights}))
 
 
-def _rollback(asked: argparse.Namespace, server: _Server) -> int:
+def _rollback(asked: argparse.Namespace, server: Server) -> int:
     return _print(asked, server.ask("POST", "/groups/rollback"))
 
 
-def _drain(asked: argparse.Namespace, server: _Server) -> int:
+def _drain(asked: argparse.Namespace, server: Server) -> int:
     body = {} if asked.verb == "undrain" else {"timeout_s": _seconds("--timeout", asked.timeout), "force": asked.force}
     group = server.ask("POST", f"/groups/{asked.group}/{asked.verb}", body)
     if asked.json:
@@ -171,7 +178,7 @@ def _drain(asked: argparse.Namespace, server: _Server) -> int:
     return 0
 
 
-def _ramp(asked: argparse.Namespace, server: _Server) -> int:
+def _ramp(asked: argparse.Namespace, server: Server) -> int:
     if asked.group == "stop":
         return _print_ramp(asked, server.ask("DELETE", "/ramp"))
     if asked.group == "show":
@@ -191,7 +198,7 @@ def _ramp(asked: argparse.Namespace, server: _Server) -> int:
     return _follow(asked, server, ramp) if asked.follow else _print_ramp(asked, ramp)
 
 
-def _follow(asked: argparse.Namespace, server: _Server, ramp: dict[str, Any]) -> int:
+def _follow(asked: argparse.Namespace, server: Server, ramp: dict[str, Any]) -> int:
     told = None
     while True:
         if (told_now := (ramp["share"], ramp["state"])) != told:

@@ -24,6 +24,7 @@ _VALUES = {
     "runtime.dtype": check.DTYPES,
     "backend.fallback": check.FALLBACKS,
     "server.log_level": check.LOG_LEVELS,
+    "server.log_format": check.LOG_FORMATS,
     "workload.kind": check.WORKLOADS,
     "workload.arrival": check.ARRIVALS,
     "bench.api": check.APIS,

@@ -3,7 +3,8 @@
 from fastapi import FastAPI
 
 import sglk
-from sglk.server import admin, chat, completions, groups, health, info, metrics, models, native
+from sglk.server import admin, advice, chat, completions, dashboard, groups, health, info, metrics, models, native
+from sglk.server.access import RecordRequests
 from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
 from sglk.server.deployment import Deployment
@@ -19,6 +20,8 @@ ROUTERS = (
     metrics.router,
     admin.router,
     groups.router,
+    dashboard.router,
+    advice.router,
 )
 
 
@@ -33,4 +36,5 @@ def create_app(deployment: Deployment) -> FastAPI:
     # The last one added is the outermost: refusals for a missing key are counted too.
     app.add_middleware(BearerAuth, api_key=server.api_key, admin_api_key=server.admin_api_key)
     app.add_middleware(CountRequests, counters=deployment.counters)
+    app.add_middleware(RecordRequests)
     return app

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
+from sglk.adviser.history import History
 from sglk.cluster.fleet import Fleet
 from sglk.config.schema import ServeConfig
 from sglk.errors import RequestError
@@ -17,6 +18,7 @@ from sglk.server.bridge import EngineBridge
 from sglk.server.counting import RequestCounters
 from sglk.server.fleet_metrics import FleetCollector
 from sglk.server.latency import LatencyMetrics
+from sglk.server.live_feed import LiveFeed
 from sglk.server.op_metrics import OpCollector
 from sglk.server.spelling import Spelling
 
@@ -49,6 +51,10 @@ class Deployment:
         self.registry.register(FleetCollector(self.fleet, self.model_name))
         self.registry.register(OpCollector(self.fleet, self.model_name))
         self.bridge = EngineBridge(self.fleet.router, self.open_limit, self.latency)
+        self.history = History()
+        """What the metrics said lately."""
+        self.feed = LiveFeed()
+        """What the dashboard shows."""
         self.spelling = Spelling(self.tokenizer)
         self.changing = asyncio.Lock()
         """Held while runtime parameters change."""

@@ -1,5 +1,6 @@
 """Device groups, replicas and weights for Prometheus, read at each scrape."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args
 
@@ -29,6 +30,9 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of one scrape."""
+        scraped = GaugeMetricFamily("sglk_scrape_time_seconds", "Unix time of these figures.")
+        scraped.add_metric((), time.time())
+        yield scraped
         yield from self._engines()
         yield from self._replicas()
         yield from self._groups()
@@ -43,6 +47,15 @@ class FleetCollector(Collector):
         for name, engine in self._fleet.engines.items():
             simulated.add_metric(self._values(name), engine.simulated)
         yield simulated
+        window = GaugeMetricFamily("sglk_max_running_requests", "Size of the window.", labels=REPLICA_LABELS)
+        shortest = GaugeMetricFamily("sglk_radix_min_len", "Shortest prefix the cache keeps.", labels=REPLICA_LABELS)
+        info = GaugeMetricFamily("sglk_replica_info", "Always 1.", labels=(*REPLICA_LABELS, "chip", "backend"))
+        for name, engine in self._fleet.engines.items():
+            config = self._fleet.configs[name].config
+            window.add_metric(self._values(name), engine.runtime.max_running_requests)
+            shortest.add_metric(self._values(name), engine.runtime.radix_min_len)
+            info.add_metric((*self._values(name), config.chip.name, config.backend.name), 1)
+        yield from (window, shortest, info)
 
     def _replicas(self) -> Iterator[Metric]:
         labels = REPLICA_LABELS

@@ -14,6 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sglk.errors import ConfigError
+from sglk.server import dashboard
+from sglk.server.advice import watch
 from sglk.server.deployment import Deployment
 from sglk.server.port import port_taken
 
@@ -84,6 +86,8 @@ class HttpServer(uvicorn.Server):
         """Start to listen, then tell."""
         await super().startup(sockets)
         if self.started:
+            self._deployment.in_background(watch(self._deployment))
+            dashboard.watch(self._deployment)
             self._on_ready()
 
     @contextmanager
@@ -112,11 +116,20 @@ class HttpServer(uvicorn.Server):
         logger.info("shutting down: %d requests have %g s to finish", bridge.open_requests, self._drain_s)
         self._deployment.draining = True
         self.should_exit = True
+        self._deployment.feed.close()
+        loop.call_later(LAST_WORDS_S, self._drop_viewers)
         loop.call_later(self._drain_s, self._cut_off)
 
     def _cut_off(self) -> None:
         self._deployment.cut_off.set()
         self._deployment.bridge.abort_all()
+
+    def _drop_viewers(self) -> None:
+        """End what the dashboard is sent to clients that do not read: nobody shall wait for them."""
+        for connection in self.server_state.connections:
+            scope = getattr(connection, "scope", None) or {}
+            if scope.get("path") == dashboard.EVENTS_ROUTE:
+                connection.transport.abort()
 
     def _force(self) -> None:
         self.force_exit = True

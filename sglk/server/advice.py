@@ -1,0 +1,48 @@
+"""`/admin/advice`: what the server's own figures mean, and what to try."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.requests import Request
+
+from sglk.adviser.history import History
+from sglk.adviser.snapshot import read_snapshot
+from sglk.server.deployment import Deployment, deployment_of
+
+EVERY_S = 5.0
+
+router = APIRouter(prefix="/admin")
+
+
+@router.get("/advice")
+async def advice(request: Request) -> list[dict[str, Any]]:
+    """Name causes in the figures of the last minute, each with its evidence and a command to try."""
+    deployment = deployment_of(request)
+    note(deployment.history, deployment.registry)
+    facts = facts_of(deployment, str(request.base_url).rstrip("/"))
+    return [asdict(each) for each in deployment.history.advice(facts)]
+
+
+async def watch(deployment: Deployment) -> None:
+    """Keep the history of a deployment's figures until the event loop ends."""
+    while True:
+        note(deployment.history, deployment.registry)
+        await asyncio.sleep(EVERY_S)
+
+
+def note(history: History, registry: CollectorRegistry) -> None:
+    """Add what the metrics say now."""
+    history.add(read_snapshot(generate_latest(registry).decode()))
+
+
+def facts_of(deployment: Deployment, url: str) -> dict[str, Mapping[str, str]]:
+    """Return, per device group, what commands need to name it."""
+    configs = deployment.fleet.configs.values()
+    return {
+        config.group.name: {"url": url, "chip": config.config.chip.name, "model": config.config.model.name}
+        for config in configs
+    }
