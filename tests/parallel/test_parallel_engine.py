@@ -31,15 +31,20 @@ from sglk.backends.cpu import CpuBackend
 
 
 class Backend(CpuBackend):
-    '''The cpu, but an op fails on device 1 while a file is there.'''
+    '''The cpu, but an op fails on device 1 while a file is there, or returns NaN where that is in the file.'''
+
+    api_version = 1
 
     def __init__(self, *, index, fault, **options):
         super().__init__(index=index, **options)
 
         def silu_and_mul(x_T2F):
+            y_TF = reference.silu_and_mul.reference(x_T2F)
             if index == 1 and Path(fault).exists():
-                raise RuntimeError("the op is broken")
-            return reference.silu_and_mul.reference(x_T2F)
+                if Path(fault).read_text() != "nan":
+                    raise RuntimeError("the op is broken")
+                y_TF[-1] = float("nan")
+            return y_TF
 
         self.ops.register(reference.silu_and_mul, "faulty", silu_and_mul)
 """
@@ -123,8 +128,25 @@ def test_a_rank_that_fails_fails_the_step_with_its_own_words(engine: Engine, fau
     finally:
         fault.unlink()
     assert finish.reason == "error"
-    assert finish.message == "the step failed: rank 1: RuntimeError: the op is broken"
+    assert (
+        finish.message
+        == "the step failed: rank 1: op 'silu_and_mul' of 'faulty' failed: RuntimeError: the op is broken"
+    )
     assert answers(engine, "after") == expected
+
+
+def test_nan_of_one_rank_s_op_is_traced_to_it_on_the_rank_that_answers(engine: Engine, fault: Path) -> None:
+    expected = answers(engine, "sound")
+    fault.write_text("nan")
+    try:
+        finish = submit(engine, "poisoned", [1, 2, 3]).wait()
+    finally:
+        fault.unlink()
+    assert finish.reason == "error"
+    assert finish.message is not None
+    assert "op silu_and_mul of faulty (" in finish.message
+    assert engine.op_report().faults == {("silu_and_mul", "faulty", "op"): 1}
+    assert answers(engine, "sound again") == expected
 
 
 def test_the_pool_is_replaced_on_all_ranks(engine: Engine) -> None:
