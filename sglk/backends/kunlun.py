@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REHEARSE = "`sglk doctor chip=kunlun` lists all that is needed, backend=sim rehearses without a card"
+
+VARIABLES = ("XMLIR_", "XPU_", "BKCL_", "CUDA_GRAPH_")
+"""How the names of the libraries' own environment variables begin."""
 
 CAPABILITIES = Capabilities(
     dtypes=frozenset({"bf16", "fp16"}),
@@ -106,8 +110,8 @@ class KunlunBackend(TorchAccelerator):
         lacks = missing(root=self.root) or [why for why in (start_runtime(),) if why is not None]
         if lacks:
             raise BackendError(f"kunlun: not available ({'; '.join(lacks)}); {REHEARSE}")
-        shown = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(("XMLIR_", "XPU_", "BKCL_"))}
-        logger.info("environment of the libraries: %s", " ".join(f"{name}={value}" for name, value in shown.items()))
+        shown = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
+        logger.info("environment of the libraries: %s", " ".join(shown) or "nothing is set")
 
     @classmethod
     def installed_versions(cls) -> Mapping[str, str]:
@@ -120,8 +124,12 @@ class KunlunBackend(TorchAccelerator):
         """Yield which libraries are installed, and which ops they can do as sglk would call them."""
         findings = list(library_findings())
         yield from findings
-        if not any(finding.status == "fail" for finding in findings):
-            yield from (adapter.finding() for adapter in adapters())
+        if any(finding.status == "fail" for finding in findings):
+            return
+        for _, offers in groupby(adapters(), key=lambda adapter: adapter.op.name):
+            # Of two ways to call versions of one function, one is enough.
+            tried = [adapter.finding() for adapter in offers]
+            yield next((finding for finding in tried if finding.status == "ok"), tried[0])
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         """Join the ranks by BKCL; a rank that is gone is for its watchdog to notice."""

@@ -1,5 +1,6 @@
 """The kunlun backend with stand-ins for the vendor's libraries; nothing here is a verification on hardware."""
 
+import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -345,6 +346,25 @@ def test_a_function_that_hides_its_signature_is_trusted(change: Change, sdk: Pat
     bound = KunlunOnCpu(fallback="forbid").ops.select(reference.silu_and_mul, dtype="bf16", size=32)
     x = randn(3, 64, dtype=BF16)
     close(bound(x), reference.silu_and_mul.reference(x))
+
+
+@pytest.mark.usefixtures("sdk")
+def test_the_doctor_gets_one_finding_for_each_op() -> None:
+    findings = list(KunlunOnCpu.diagnose())
+    checks = [finding.check for finding in findings]
+    assert len(checks) == len(set(checks))
+    assert "op route_grouped" in checks
+    assert {finding.status for finding in findings} == {"ok"}
+
+
+@pytest.mark.usefixtures("sdk")
+def test_the_start_shows_the_environment_of_the_libraries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XMLIR_ENABLE_FAST_FC", "1")
+    with caplog.at_level(logging.INFO):
+        KunlunOnCpu()
+    assert "environment of the libraries: XMLIR_ENABLE_FAST_FC=1" in caplog.text
 
 
 # The whole of it.
