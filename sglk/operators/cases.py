@@ -94,7 +94,8 @@ def _quantised(dtype: str, scheme: str) -> Iterator[OpCase]:
         (4, 160, 48, 64, True, False),
         (5, 128, 32, 64, False, True),
     )
-    for symmetric in (True, False) if scheme == "w4a16" else (True,):
+    # Checkpoints with zero points are of these two.
+    for symmetric in (True, False) if scheme in ("w4a16", "w8a16") else (True,):
         for tokens, inputs, outputs, group_size, bias, reordered in shapes:
             sizes = {"tokens": tokens, "in_features": inputs, "out_features": outputs, "bias": bias}
             layout = {"group_size": group_size, "symmetric": symmetric, "reordered": reordered}

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sglk.backends.base import DeviceBackend
@@ -20,6 +21,7 @@ from sglk.operators.cases import OpCase
 from sglk.operators.shapes import shape_of
 from sglk.operators.steps import ON_REQUEST, ModelOps, model_ops
 from sglk.testing.tiny import write_tiny_model
+from tests.quantization.checkpoints import Tensors, gptq, grid, write_pair
 
 
 def composed(model: Path, *overrides: str) -> OpsConfig:
@@ -73,6 +75,21 @@ def test_the_ops_found_are_those_of_a_model_that_computes(
     prefill = {str(each.case): each.prefill_calls for each in found.ops if each.prefill_calls}
     assert decode == real_counts(config, [steps.decode_batch(config)])
     assert prefill == real_counts(config, list(steps.prefill_batches(config)))
+
+
+def test_a_quantised_checkpoint_says_layer_by_layer_what_it_calls(tmp_path: Path) -> None:
+    def shuffled(weight_OE: np.ndarray) -> tuple[Tensors, np.ndarray]:
+        made = grid(weight_OE, 32, symmetric=False)
+        made.shuffle(seed=weight_OE.shape[1])
+        return gptq(made), made.weight_OE
+
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True}
+    config = composed(write_pair(tmp_path, settings, shuffled)[0])
+    found = model_ops(config, CpuBackend(), "here")
+    decode = {str(each.case): each.decode_calls for each in found.ops if each.decode_calls}
+    assert decode == real_counts(config, [steps.decode_batch(config)])
+    products = [each.case.shape for each in found.ops if each.case.op == "linear_w4a16"]
+    assert all(shape["reordered"] and not shape["symmetric"] for shape in products)
 
 
 def test_every_shape_class_that_layers_select_is_found_at_a_shape(tmp_path: Path) -> None:

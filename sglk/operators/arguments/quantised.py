@@ -49,11 +49,12 @@ def quantised_matrix(
     group_size = inputs if shape["group_size"] == -1 else min(shape["group_size"], inputs)
     groups = -(-inputs // group_size)
     scales_OG = (0.5 + torch.rand((outputs, groups), generator=generator)) / (TYPICAL[scheme] * inputs**0.5)
-    zeros_OG = None
     if scheme == "w4a16":
         scales_OG = scales_OG.half()
-        if not shape["symmetric"]:
-            zeros_OG = (7 + torch.rand((outputs, groups), generator=generator)).half()
+    zeros_OG = None
+    if not shape["symmetric"]:
+        middle = 7 if scheme == "w4a16" else 0
+        zeros_OG = (middle + torch.rand((outputs, groups), generator=generator)).half()
     order_E = torch.randperm(inputs, generator=generator) if shape.get("reordered") else None
     return QuantisedMatrix(stored_values(scheme, outputs, inputs, generator), scales_OG, group_size, zeros_OG, order_E)
 
