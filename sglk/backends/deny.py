@@ -1,12 +1,15 @@
 """The deny list of a deployment: implementations that its configuration takes out of the choice."""
 
+import logging
 from collections.abc import Mapping
 
 # What defines ops, so that all of them are known by name.
 from sglk.backends import moe_ops, quantised_linear, quantised_moe, reference, sampling_ops  # noqa: F401
-from sglk.backends.ops import Denial, known_ops
+from sglk.backends.ops import Denial, OpRegistry, known_ops, op_named
 from sglk.config.schema import DenyConfig
 from sglk.errors import ConfigError, nearest
+
+logger = logging.getLogger(__name__)
 
 
 def denials(configured: Mapping[str, DenyConfig]) -> tuple[Denial, ...]:
@@ -15,3 +18,15 @@ def denials(configured: Mapping[str, DenyConfig]) -> tuple[Denial, ...]:
         if op not in known_ops():
             raise ConfigError(f"backend.deny names no op {op!r}{nearest(op, known_ops())}")
     return tuple(Denial(op, entry.provider, entry.reason) for op, entry in configured.items())
+
+
+def warn_of_idle(ops: OpRegistry) -> None:
+    """Warn of every denial that takes nothing out of the choice: its provider is spelt wrong, or has no such op here."""
+    for denial in ops.deny:
+        offers = ops.implementations(op_named(denial.op))
+        if not any(denial.covers(offer) for offer in offers):
+            offered = ", ".join(sorted({offer.provider for offer in offers})) or "nobody"
+            by = "" if denial.provider is None else f" of provider {denial.provider!r}"
+            logger.warning(
+                "backend.deny.%s takes nothing out: no implementation%s; offered by %s", denial.op, by, offered
+            )

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from sglk.backends.base import DeviceBackend
-from sglk.backends.deny import denials
+from sglk.backends.deny import denials, warn_of_idle
 from sglk.config.schema import GroupConfig, ServeConfig, ServerConfig
 from sglk.engine.batch import Runner
 from sglk.engine.follower import Follower
@@ -77,6 +77,7 @@ def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
         **config.backend.options,
     )
     _check_devices(group, config.runtime.tp_size, backend)
+    warn_of_idle(backend.ops)
     return backend
 
 

@@ -7,7 +7,7 @@ import torch
 
 from sglk.backends import reference
 from sglk.backends.constraints import at_most, multiple_of, one_of
-from sglk.backends.deny import denials
+from sglk.backends.deny import denials, warn_of_idle
 from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry
 from sglk.config.schema import DenyConfig
 from sglk.errors import BackendError, ConfigError
@@ -108,3 +108,13 @@ def test_a_denial_of_everybody_leaves_the_reference() -> None:
 def test_an_op_that_does_not_exist_cannot_be_denied() -> None:
     with pytest.raises(ConfigError, match=r"^backend.deny names no op 'silu_and_mull'; did you mean 'silu_and_mul'\?$"):
         denials({"silu_and_mull": DenyConfig(reason="slow")})
+
+
+def test_a_denial_that_takes_nothing_out_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    ops = OpRegistry(deny=denials({"silu_and_mul": DenyConfig("chpi", "slow"), "rope": DenyConfig("chip", "wrong")}))
+    ops.register(reference.silu_and_mul, "chip", double)
+    ops.register(reference.rope, "chip", reference.rope.reference)
+    warn_of_idle(ops)
+    assert [record.getMessage() for record in caplog.records] == [
+        "backend.deny.silu_and_mul takes nothing out: no implementation of provider 'chpi'; offered by chip"
+    ]
