@@ -16,12 +16,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import BinaryIO, Final
 
 from sglk.errors import RunError
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _TAIL_BYTES: Final = 64 * 1024
+_LOG_ROOM_BYTES: Final = 64 * 1024
 _READY: Final = "SGLK_READY "
 _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 
@@ -50,6 +51,7 @@ class ChildProcess:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as output:
+                _require_room(output)
                 self._process = subprocess.Popen(
                     guarded,
                     stdin=subprocess.DEVNULL,
@@ -160,6 +162,14 @@ def http_ok(url: str, timeout_s: float = 2.0) -> bool:
             return int(response.status) == 200
     except (OSError, urllib.error.URLError):
         return False
+
+
+def _require_room(log: BinaryIO) -> None:
+    """Raise OSError on a full disk, where the command would run on in silence and the ready line be waited for."""
+    log.write(bytes(_LOG_ROOM_BYTES))
+    log.flush()
+    log.seek(0)
+    log.truncate()
 
 
 def _ended(code: int) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         # Started with `>&-`: nobody wants the output, and its file descriptor must not become that of another file.
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names and signs that the terminal's encoding lacks are written as Python writes them on stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _dispatch(words)
         sys.stdout.flush()

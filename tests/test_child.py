@@ -57,6 +57,12 @@ def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
     child.stop()
 
 
+def test_a_command_without_room_for_its_log_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot start engine with log '/dev/full': No space left on device"):
+        start(f"touch {tmp_path}/started", Path("/dev/full"))
+    assert not (tmp_path / "started").exists()
+
+
 def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
     with start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path / "log", grace_s=0.2) as child:
         child.wait_for_line(READY, timeout_s=10)

@@ -35,6 +35,18 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(result.stdout)}
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_signs_that_the_output_cannot_show_are_written_as_escapes(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+
+    shown = sglk("show", "model='/data/\N{CJK UNIFIED IDEOGRAPH-6A21}/m'", "--yaml")
+
+    assert shown.returncode == 0, shown.stderr
+    assert (r"/data/\u6a21/m" in shown.stdout) == (encoding != "utf-8")
+
+
 def test_help_imports_nothing_heavy() -> None:
     loaded = modules_after("from sglk.cli import main; main(['--help'])")
     assert "sglk" in loaded

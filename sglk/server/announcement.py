@@ -74,7 +74,8 @@ def profile_line(profile: ProfileRecord | None, path: Path | None, chip: str, mo
 def _gains(profile: ProfileRecord) -> Iterator[str]:
     for metric, gain in profile.gain.items():
         ratio = gain.get("ratio") if isinstance(gain, dict) else None
-        if ratio is not None:
+        # A file that was written by hand may hold anything.
+        if isinstance(ratio, int | float):
             yield f"{metric} {100 * (ratio - 1):+.0f} % against the defaults"
 
 

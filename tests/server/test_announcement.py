@@ -46,7 +46,7 @@ def test_parents_get_one_line_of_json(served: Served) -> None:
 
 def test_a_profile_is_named_with_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    gain = {"goodput": {"ratio": 1.12}, "ttft_s_p50": {"ratio": None}, "verdict": "beyond the noise"}
+    gain = {"goodput": {"ratio": 1.12}, "ttft_s_p50": {"ratio": None}, "itl_s_p50": {"ratio": "good"}, "verdict": "-"}
     record = ProfileRecord(created="2026-11-29T10:00:00+00:00", gain=gain)
 
     line = profile_line(record, tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
