@@ -11,6 +11,7 @@ import pytest
 from sglk_tuner import owner
 from sglk_tuner.identity import differences, identity_of
 from sglk_tuner.outcome import Outcome
+from sglk_tuner.proposals import tried
 from sglk_tuner.space import build_space, params_of
 from sglk_tuner.study import OWNER, Study, open_study, study_name
 
@@ -43,6 +44,36 @@ def dead_process() -> int:
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     return process.pid
+
+
+@pytest.mark.parametrize("name", ["a?b=1", "a%20b", "a#b", "{a}", "a b'c"])
+def test_any_folder_may_hold_a_study(tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder) -> None:
+    config = study_config(tmp_path / name)
+    with opened(config) as study:
+        study.finish(study.begin({WINDOW: 8, POLICY: "lpm"}, "grid"), Outcome("COMPLETE", values=(1.0,)))
+    with opened(config) as study:
+        assert [trial.state for trial in study.trials()] == ["COMPLETE"]
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    assert (tmp_path / name / "s" / "study.db").is_file()
+
+
+def test_a_trial_that_still_runs_has_no_result(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)) as study:
+        study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+        assert tried(study.trials(), study.lost()) == {}
+
+
+def test_a_damaged_storage_is_named_with_the_words_of_the_database(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)):
+        file = tmp_path / "s" / "study.db"
+    with file.open("r+b") as damaged:
+        damaged.seek(16384)
+        damaged.write(os.urandom(65536))
+    with (
+        pytest.raises(RunError, match=r"cannot (open|use) the study storage .*(malformed|not a database)"),
+        opened(study_config(tmp_path)) as study,
+    ):
+        study.trials()
 
 
 def test_trials_come_back_as_they_were_stored(tmp_path: Path) -> None:

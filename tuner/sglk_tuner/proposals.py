@@ -135,7 +135,8 @@ class Proposals:
 
 def tried(trials: list[TrialSummary], lost: set[int]) -> dict[str, TrialSummary]:
     """Return the points that have a result, each with its last trial."""
-    return {point_key(trial.params): trial for trial in trials if trial.number not in lost and trial.params}
+    ended = (trial for trial in trials if trial.number not in lost and trial.state not in ("RUNNING", "WAITING"))
+    return {point_key(trial.params): trial for trial in ended if trial.params}
 
 
 def _shuffled(points: list[Params], seed: int) -> list[Params]:

@@ -1,6 +1,7 @@
 """One study on an Optuna storage: created once, resumed exactly, never mixed with another."""
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 import optuna
 import sqlalchemy.exc
 from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.pool import QueuePool
 
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError, RunError
@@ -40,10 +43,9 @@ class Books:
         try:
             yield
         except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-            # Optuna wraps the database's own words.
-            reason = str(error.__cause__ or error).strip().partition("\n")[0]
             raise RunError(
-                f"cannot use the study storage {_without_password(self.url)!r} (records in '{self.folder}'): {reason}; "
+                f"cannot use the study storage {_without_password(self.url)!r} (records in '{self.folder}'): "
+                f"{_reason(error)}; "
                 "mend that, and the same command goes on from here"
             ) from error
 
@@ -182,10 +184,10 @@ def open_study(
     name = study_name(config)
     folder = Path(config.study.directory) / name
     with owner.lock_folder(folder):
-        url = config.study.storage or f"sqlite:///{folder.absolute() / 'study.db'}"
-        books = Books(url, folder)
+        file = folder.absolute() / "study.db"
+        books = Books(config.study.storage or f"sqlite:///{file}", folder)
         silent_s = 60.0 + config.study.start_timeout_s + config.study.trial_timeout_s
-        study = _load(url, name, goals, config)
+        study = _load(books, file, name, goals, config)
         with books.open():
             _claim(study, identity)
             study.set_user_attr(OWNER, owner.this_process(silent_s))
@@ -203,21 +205,35 @@ def open_study(
         opened.release()
 
 
-def _load(url: str, name: str, goals: tuple[Goal, ...], config: TuneConfig) -> OptunaStudy:
+def _load(books: Books, file: Path, name: str, goals: tuple[Goal, ...], config: TuneConfig) -> OptunaStudy:
     optuna.logging.get_logger("optuna").setLevel(logging.WARNING)
     median = optuna.pruners.MedianPruner(n_startup_trials=4)
     pruner = median if config.search.pruner == "median" else optuna.pruners.NopPruner()
     try:
         return optuna.create_study(
-            storage=url,
+            storage=config.study.storage or _storage_in(file),
             study_name=name,
             directions=[goal.direction for goal in goals],
             pruner=pruner,
             load_if_exists=True,
         )
     except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise RunError(f"cannot open the study storage {_without_password(url)!r}: {reason}") from error
+        raise RunError(f"cannot open the study storage {_without_password(books.url)!r}: {_reason(error)}") from error
+
+
+def _storage_in(file: Path) -> RDBStorage:
+    """Return the storage in an SQLite file named by its path: in a URL, `?`, `%` and `{` mean something else."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(file, check_same_thread=False)
+
+    return RDBStorage("sqlite://", engine_kwargs={"creator": connect, "poolclass": QueuePool})
+
+
+def _reason(error: Exception) -> str:
+    # Optuna wraps the database's own words.
+    cause = error.__cause__ if isinstance(error, StorageInternalError) else None
+    return str(cause or error).strip().partition("\n")[0]
 
 
 def _without_password(url: str) -> str:
