@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 # What defines ops, so that all of them are known by name.
 from sglk.backends import moe_ops, quantised_linear, quantised_moe, reference, sampling_ops  # noqa: F401
-from sglk.backends.ops import Denial, OpRegistry, known_ops, op_named
+from sglk.backends.ops import Denial, Implementation, OpRegistry, known_ops, op_named
 from sglk.config.schema import DenyConfig
 from sglk.errors import ConfigError, nearest
 
@@ -21,9 +22,9 @@ def denials(configured: Mapping[str, DenyConfig]) -> tuple[Denial, ...]:
 
 
 def warn_of_idle(ops: OpRegistry) -> None:
-    """Warn of every denial that takes nothing out of the choice: its provider is spelt wrong, or has no such op here."""
+    """Warn of denials that take nothing out of the choice: the provider is spelt wrong, or has no such op here."""
     for denial in ops.deny:
-        offers = ops.implementations(op_named(denial.op))
+        offers: tuple[Implementation[Any, Any], ...] = ops.implementations(op_named(denial.op))
         if not any(denial.covers(offer) for offer in offers):
             offered = ", ".join(sorted({offer.provider for offer in offers})) or "nobody"
             by = "" if denial.provider is None else f" of provider {denial.provider!r}"
