@@ -101,6 +101,6 @@ def test_a_machine_without_cuda_lists_and_serves_whatever_cuda_home_says(tmp_pat
     )
     for home in homes(tmp_path):
         env = {**environment(tmp_path), **NO_CUDA, **home}
-        assert "ok" in row(sglk("plugins", cwd=tmp_path, env=env).stdout, "cpu")
         done = subprocess.run([sys.executable, "-P", "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert "ok" in row(sglk("plugins", cwd=tmp_path, env=env).stdout, "cpu")
