@@ -1,6 +1,8 @@
 """`sglk ops`: the ops of a model on a chip, listed, tested and timed one by one."""
 
+import faulthandler
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import filter as matching
@@ -56,9 +58,16 @@ def run(arguments: Sequence[str]) -> int:
     from sglk.operators.device import open_device
 
     backend = open_device(composed.config)
+    _name_what_crashes()
     run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
     run_verb(composed.config, backend, ops, "--json" in flags.switches)
     return 0
+
+
+def _name_what_crashes() -> None:
+    """Let a kernel that kills the process leave a traceback, which names the op."""
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)
 
 
 def _understood(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -81,10 +90,16 @@ def _ops_called(pattern: str) -> list[str]:
     return found
 
 
+def _require_some(found: Sequence[object], ops: Sequence[str], who: str) -> None:
+    if not found:
+        raise ConfigError(f"{who} none of {', '.join(ops or OPS)}; `sglk ops list` shows what there is")
+
+
 def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
     from sglk.operators.listing import listed_ops
 
     found = [each for each in listed_ops(config, backend) if not ops or each.op in ops]
+    _require_some(found, ops, f"model {config.model.name!r} has")
     if as_json:
         _print_json({**_head(config, backend), "ops": [asdict(each) for each in found]})
         return
@@ -101,6 +116,7 @@ def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_js
     from sglk.operators.trials import outcomes, trials
 
     planned = trials(config, backend, ops)
+    _require_some(planned, ops, f"backend {config.backend.name!r} offers an implementation of")
     found = list(watched(outcomes(planned, backend), len(planned), "testing", config.ops.progress))
     failed = [outcome for outcome in found if outcome.problem is not None]
     scripts = _write_scripts(failed, config, backend)
@@ -137,6 +153,7 @@ def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_j
 
     called = [each for each in model_ops(config, backend, where(config)).ops if each.call is not None]
     called = [each for each in called if not ops or each.case.op in ops]
+    _require_some(called, ops, f"a step of model {config.model.name!r} calls")
     timed = list(watched(time_ops(called, config, backend), len(called), "timing", config.ops.progress))
     steps: dict[str, list[Share]] = {step: shares(step, called, timed) for step in STEPS}
     unmeasured = [result for result in timed if isinstance(result, Unmeasured)]

@@ -11,10 +11,17 @@ from sglk.engine.support import check_support
 def open_device(config: OpsConfig) -> DeviceBackend:
     """Return the first device of a deployment, on which the reference may always stand in: what it does is looked at.
 
-    Raises BackendError where the chip's backend or its device is absent, ConfigError where it lacks what the deployment
-    asks for.
+    One device is enough to look at the part of a model that one of several ranks has. Raises BackendError where the
+    chip's backend or its device is absent, ConfigError where it lacks what the deployment asks for.
     """
-    backend = make_backend(replace(config, backend=replace(config.backend, fallback="allow")), 0)
+    group = replace(config.groups[0], devices=config.groups[0].devices[:1])
+    alone = replace(
+        config,
+        backend=replace(config.backend, fallback="allow"),
+        runtime=replace(config.runtime, tp_size=1),
+        groups=[group],
+    )
+    backend = make_backend(alone, 0)
     check_support(config.runtime, backend, where(config))
     return backend
 

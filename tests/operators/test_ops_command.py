@@ -1,9 +1,9 @@
 """`sglk ops`: what users type, see and get as JSON."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,6 @@ SMALL = ("ops.batch=2", "ops.context=20", "ops.prompt=20", "ops.time_s=0.001")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model")
     return f"model={write_tiny_model(folder, architecture='Qwen3MoeForCausalLM')}"
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = throwaway.install(tmp_path_factory.mktemp("site"))
-    sys.path.append(str(folder))
-    yield folder
-    sys.path.remove(str(folder))
-    sys.modules.pop(throwaway.MODULE, None)
 
 
 def as_json(capsys: Capture, *words: str, code: int = 0) -> Any:
@@ -131,6 +122,23 @@ def test_a_chip_without_its_hardware_can_be_imagined(model: str, capsys: Capture
     assert "simulated: no value and no time is of real hardware" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_kernel_that_kills_the_process_is_named(model: str, plugin: Path) -> None:
+    words = ("test", "rope", model, "backend=throwaway", "backend.options.broken=crashing", *SMALL)
+    command = [sys.executable, "-m", "sglk", "ops", *words]
+    path = {**os.environ, "PYTHONPATH": str(plugin)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+    assert done.returncode < 0
+    assert f"{throwaway.MODULE}.py" in done.stderr
+    assert "in crashes" in done.stderr
+
+
+def test_one_card_is_enough_to_look_at_the_part_of_one_of_several(model: str, plugin: Path, capsys: Capture) -> None:
+    words = (model, "backend=throwaway", "runtime.tp_size=2")
+    document = as_json(capsys, "list", "attention_decode", *words, *SMALL)
+    assert document["ops"][0]["traits"]["heads"] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -150,6 +158,12 @@ def test_mistakes_are_one_line_with_a_way_out(words: tuple[str, ...], part: str,
     message = capsys.readouterr().err
     assert part in message
     assert message.count("\n") == 1
+
+
+def test_ops_that_a_model_does_not_call_are_said_to_be_none(model: str, capsys: Capture) -> None:
+    for verb, part in (("list", "has none of add_gated"), ("bench", "calls none of add_gated")):
+        assert main(["ops", verb, "add_gated", model, *SMALL]) == 2
+        assert part in capsys.readouterr().err
 
 
 def test_help_names_verbs_options_and_examples(capsys: Capture) -> None:

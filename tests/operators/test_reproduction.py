@@ -5,7 +5,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,6 @@ from sglk.operators.cases import OPS, OpCase, matrix
 from sglk.operators.comparison import mismatch
 from sglk.operators.reproduction import Failure, write_script
 from tests.operators import throwaway
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = throwaway.install(tmp_path_factory.mktemp("site"))
-    sys.path.append(str(folder))
-    yield folder
-    sys.path.remove(str(folder))
-    sys.modules.pop(throwaway.MODULE, None)
 
 
 def failure_of(backend: CpuBackend, op: str) -> Failure:

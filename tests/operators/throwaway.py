@@ -5,6 +5,8 @@ from pathlib import Path
 MODULE = "throwaway_chip"
 
 SOURCE = '''
+import ctypes
+
 import torch
 
 from sglk.backends import moe_ops, quantised_linear, quantised_moe, reference, sampling_ops
@@ -44,6 +46,10 @@ def breaks(x_TE, weight_OE, bias_O):
     raise RuntimeError("the kernel found no\\nworkspace")
 
 
+def crashes(x_TND, cos_TD, sin_TD):
+    ctypes.string_at(0)
+
+
 class ThrowawayBackend(CpuBackend):
     name = "throwaway"
     api_version = 1
@@ -55,8 +61,13 @@ class ThrowawayBackend(CpuBackend):
             for op in vars(module).values():
                 if isinstance(op, Op) and broken == op.name:
                     self.ops.register(op, "throwaway", wrong(op, repaired))
+        if broken == "crashing":
+            self.ops.register(reference.rope, "throwaway", crashes)
         if broken == "raising":
             self.ops.register(reference.linear, "throwaway", breaks, multiple_of("out_features", 64))
+
+    def num_devices(self, ranks):
+        return 1
 '''
 
 

@@ -1,0 +1,16 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.operators import throwaway
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = throwaway.install(tmp_path_factory.mktemp("site"))
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    sys.modules.pop(throwaway.MODULE, None)
