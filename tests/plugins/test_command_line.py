@@ -36,6 +36,7 @@ def test_a_plugin_that_fails_ends_the_start_with_one_line(tmp_path: Path) -> Non
     assert "SGLK_READY" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_plugins_name_in_the_current_folder_is_named(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install_backend(site, "toy")
