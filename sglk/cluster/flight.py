@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -29,6 +30,8 @@ class Flight:
     aborted: bool = False
     avoid: set[Replica] = field(default_factory=set)
     """Replicas that are not to be tried again."""
+    context: Context = field(default_factory=copy_context)
+    """What the submitter's log lines say of themselves; those of other threads about this request shall say it too."""
 
     @property
     def started(self) -> bool:

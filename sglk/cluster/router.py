@@ -258,7 +258,8 @@ class Router:
 
     def _fail(self, attempt: Attempt, error: str) -> None:
         """The replica failed the request: on to another group, if that can go unnoticed."""
-        flight = attempt.flight
+        flight, name = attempt.flight, attempt.flight.request.request_id
+        flight.context.run(logger.warning, "replica %s failed request %s: %s", attempt.replica.name, name, error)
         self._settle(attempt, "failed", error)
         self._group_of(attempt.replica).recent.add(flight.end(self._monotonic(), failed=True))
         if not flight.started and not flight.moved and not flight.aborted:
@@ -267,7 +268,7 @@ class Router:
             try:
                 self._launch(flight)
             except RequestError:
-                logger.info("request %s: nobody else can take it", flight.request.request_id)
+                flight.context.run(logger.info, "request %s: nobody else can take it", name)
             else:
                 attempt.replica.counters.moved += 1
                 return

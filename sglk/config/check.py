@@ -40,6 +40,7 @@ ENGINES = ("native",)
 MAX_INTEGER = 2**31 - 1
 """Counts, sizes and seeds reach arrays and libraries that hold no more."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+LOG_FORMATS = ("text", "json")
 WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
 BALANCES = ("least_loaded", "round_robin", "prefix_aware")
 ARRIVALS = ("closed", "poisson")
@@ -221,6 +222,9 @@ def _server(server: ServerConfig) -> Iterator[str]:
             yield f"server.{name} is empty; write the key, or null for none"
         yield from _header(f"server.{name}", key)
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
+    yield from _one_of("server.log_format", server.log_format, LOG_FORMATS)
+    if server.otlp_endpoint is not None:
+        yield from _url("server.otlp_endpoint", server.otlp_endpoint)
     for name in ("max_queued_requests", "max_choices"):
         yield from _at_least(f"server.{name}", getattr(server, name), 1)
         yield from _at_most(f"server.{name}", getattr(server, name))

@@ -208,6 +208,10 @@ class ServerConfig:
     chat_template: Optional[str] = None
     """File with a jinja2 chat template; null = the tokenizer's own."""
     log_level: str = "info"
+    log_format: str = "text"
+    """`text`, or `json` for one object per line."""
+    otlp_endpoint: Optional[str] = None
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318; null = no traces."""
     max_queued_requests: int = 1024
     """Requests that may wait; one more gets 429."""
     max_choices: int = 64

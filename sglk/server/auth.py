@@ -7,8 +7,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sglk.errors import RequestError
 from sglk.server.errors import error_response
 
-OPEN_ROUTES = frozenset({"/health", "/health_generate", "/metrics"})
-"""Probes and scrapers carry no keys."""
+OPEN_ROUTES = frozenset({"/health", "/health_generate", "/metrics", "/dashboard"})
+"""Probes and scrapers carry no keys, and a browser has none yet when it loads the page, which shows nothing itself."""
+
+EITHER_ROUTES = frozenset({"/dashboard/events"})
+"""Who may use the API or administer the server may look at it."""
 
 ADMIN_ROUTES = ("/admin/", "/flush_cache", "/reset_prefix_cache")
 """Prefixes of the routes that take the admin key."""
@@ -33,7 +36,11 @@ class BearerAuth:
         path = scope["path"]
         if path in OPEN_ROUTES:
             return True
-        key = self._admin_key if path.startswith(ADMIN_ROUTES) else self._api_key
+        if path in EITHER_ROUTES:
+            return self._fits(scope, self._api_key) or self._fits(scope, self._admin_key)
+        return self._fits(scope, self._admin_key if path.startswith(ADMIN_ROUTES) else self._api_key)
+
+    def _fits(self, scope: Scope, key: str | None) -> bool:
         return key is None or hmac.compare_digest(_given_key(scope), key.encode())
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from sglk.engine.messages import GenerateRequest, Output
 from sglk.errors import RequestError
 from sglk.server.latency import LatencyMetrics, RequestClock
+from sglk.server.request_record import current_record
 
 Numbered = tuple[int, Output]
 """An output and the position of its request in the generation."""
@@ -49,6 +50,8 @@ class EngineBridge:
         self._check_room(len(requests))
         self._loop = asyncio.get_running_loop()
         generation = Generation(self, [request.request_id for request in requests])
+        if (record := current_record()) is not None:
+            record.answer_ids, record.clocks = generation.request_ids, generation.clocks
         try:
             for index, request in enumerate(requests):
                 self._waiting[request.request_id] = (generation, index)

@@ -28,16 +28,21 @@ class RequestCounters:
         )
         self.received = received.labels(model)
         self.in_flight = in_flight.labels(model)
+        self._families: dict[str, Counter | Gauge] = {"received": received, "in_flight": in_flight}
         finished = {
             "completed": "Requests answered in full.",
             "refused": "Requests answered with a 4xx status: invalid, unauthorised or too many.",
             "aborted": "Requests whose client left, or that were cut off by a shutdown.",
             "failed": "Requests that the server failed to answer.",
         }
-        self.outcomes = {
-            outcome: Counter(f"sglk_requests_{outcome}", finished[outcome], ("model",), registry=registry).labels(model)
-            for outcome in get_args(Outcome)
-        }
+        self.outcomes: dict[Outcome, Counter] = {}
+        for outcome in get_args(Outcome):
+            family = Counter(f"sglk_requests_{outcome}", finished[outcome], ("model",), registry=registry)
+            self._families[outcome], self.outcomes[outcome] = family, family.labels(model)
+
+    def counts(self) -> dict[str, int]:
+        """Return requests received, in flight, and by outcome."""
+        return {name: int(next(iter(each.collect())).samples[0].value) for name, each in self._families.items()}
 
 
 @dataclass(slots=True)
@@ -60,6 +65,12 @@ def set_outcome(scope: Scope, outcome: Outcome) -> None:
     record = scope.get(_SCOPE_KEY)
     if record is not None:
         record.outcome = outcome
+
+
+def outcome_of(scope: Scope) -> Outcome | None:
+    """Return how a generation request ended; None for requests of other kinds."""
+    record = scope.get(_SCOPE_KEY)
+    return None if record is None else record.conclude()
 
 
 class CountRequests:

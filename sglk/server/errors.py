@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from sglk.errors import RequestError, SglkError
+from sglk.server.request_record import HEADER, current_request_id
 
 logger = logging.getLogger(__name__)
 
@@ -84,4 +85,6 @@ async def _client_left(_: Request, __: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed: %s", request.method, request.url.path, error)
     message = f"internal error ({type(error).__name__}); the server's log has the details"
-    return JSONResponse(error_body(message, status=500, code="internal_error"), status_code=500)
+    # This answer is made outside of all layers, also of the one that adds the id to others.
+    headers = {} if (request_id := current_request_id()) is None else {HEADER.decode(): request_id}
+    return JSONResponse(error_body(message, status=500, code="internal_error"), status_code=500, headers=headers)

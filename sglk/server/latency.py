@@ -17,18 +17,18 @@ from sglk.engine.messages import Output
 GAP_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5)
 WAIT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 100, 200, 400)
 
-LABELS = ("model", "group")
+LABELS = ("model", "group", "replica")
 
 SGLANG_NAMES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
 """Histograms that SGLang has under the same name, with `sglang:` before it."""
 
 
 class LatencyMetrics:
-    """The histograms of one model, with a label for the device group that answered."""
+    """The histograms of one model, with labels for the device group and the replica that answered."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         self._model = model
-        self._groups: dict[str, GroupLatency] = {}
+        self._replicas: dict[str, ReplicaLatency] = {}
 
         def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"sglk_{name}_seconds", help_text, LABELS, registry=registry, buckets=buckets)
@@ -47,16 +47,17 @@ class LatencyMetrics:
         """Start the clock of a request received now."""
         return RequestClock(self)
 
-    def of_group(self, name: str) -> "GroupLatency":
-        """Return the histograms of a device group."""
-        if name not in self._groups:
-            self._groups[name] = GroupLatency(*(family.labels(self._model, name) for family in self._families.values()))
-        return self._groups[name]
+    def of_replica(self, name: str) -> "ReplicaLatency":
+        """Return the histograms of a replica."""
+        if name not in self._replicas:
+            values = (self._model, name.rpartition("/")[0], name)
+            self._replicas[name] = ReplicaLatency(*(family.labels(*values) for family in self._families.values()))
+        return self._replicas[name]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLatency:
-    """The histograms of one device group."""
+class ReplicaLatency:
+    """The histograms of one replica."""
 
     ttft: Histogram
     queue: Histogram
@@ -74,6 +75,12 @@ class RequestClock:
     received_s: float = field(default_factory=time.perf_counter)
     first_s: float | None = None
     last_s: float = 0.0
+    queue_s: float | None = None
+    """Part of the time to the first token; None where the engine does not say."""
+    last: Output | None = None
+    """The latest output."""
+    replica: str = ""
+    """Who answers."""
 
     @property
     def e2e_s(self) -> float:
@@ -83,34 +90,34 @@ class RequestClock:
     def tick(self, output: Output) -> None:
         """Observe `output`, which has just arrived."""
         now = time.perf_counter()
-        group = self.metrics.of_group(output.replica.rpartition("/")[0])
+        self.last, self.replica = output, output.replica or self.replica
         if output.token_ids:
-            self._observe_tokens(group, now, output)
+            self._observe_tokens(self.metrics.of_replica(output.replica), now, output)
         self.last_s = now
         if output.finish is not None and output.finish.reason in ("stop", "length"):
-            self._observe_end(group, output.completion_tokens)
+            self._observe_end(self.metrics.of_replica(output.replica), output.completion_tokens)
 
-    def _observe_tokens(self, group: GroupLatency, now: float, output: Output) -> None:
+    def _observe_tokens(self, replica: ReplicaLatency, now: float, output: Output) -> None:
         if self.first_s is None:
-            self.first_s = now
-            _observe_first(group, now - self.received_s, output.queue_s)
+            self.first_s, self.queue_s = now, output.queue_s
+            _observe_first(replica, now - self.received_s, output.queue_s)
             return
         count = len(output.token_ids)
         gap = (now - self.last_s) / count
         for _ in range(count):
-            group.itl.observe(gap)
+            replica.itl.observe(gap)
 
-    def _observe_end(self, group: GroupLatency, tokens: int) -> None:
-        group.e2e.observe(self.e2e_s)
+    def _observe_end(self, replica: ReplicaLatency, tokens: int) -> None:
+        replica.e2e.observe(self.e2e_s)
         if self.first_s is not None and tokens > 1:
-            group.tpot.observe((self.last_s - self.first_s) / (tokens - 1))
+            replica.tpot.observe((self.last_s - self.first_s) / (tokens - 1))
 
 
-def _observe_first(group: GroupLatency, ttft_s: float, queue_s: float | None) -> None:
-    group.ttft.observe(ttft_s)
+def _observe_first(replica: ReplicaLatency, ttft_s: float, queue_s: float | None) -> None:
+    replica.ttft.observe(ttft_s)
     if queue_s is not None:
-        group.queue.observe(queue_s)
-        group.prefill.observe(ttft_s - queue_s)
+        replica.queue.observe(queue_s)
+        replica.prefill.observe(ttft_s - queue_s)
 
 
 class _SglangNames(Collector):

@@ -1,6 +1,5 @@
 """One deployment from configuration to a served port."""
 
-import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,6 +16,7 @@ from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
 from sglk.server.http_server import HttpServer
+from sglk.server.logs import set_up_logging
 from sglk.server.port import bind, url_of
 
 
@@ -27,7 +27,7 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
     answers.
     """
     _check_supported(config)
-    _set_up_logging(config.server.log_level)
+    set_up_logging(config.server.log_level, config.server.log_format)
     with closing(bind(config.server.host, config.server.port)) as listener:
         deployment = load_deployment(config, profile_path, replicas)
         deployment.fleet.start()
@@ -75,9 +75,3 @@ def launch_replica(replica: ReplicaConfig) -> Engine:
 def _check_supported(config: ServeConfig) -> None:
     if config.engine.name != "native":
         raise ConfigError(f"engine {config.engine.name!r} cannot be served yet; choose engine=native")
-
-
-def _set_up_logging(level: str) -> None:
-    number = logging.DEBUG if level == "trace" else getattr(logging, level.upper())
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("sglk").setLevel(number)

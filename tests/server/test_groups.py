@@ -164,7 +164,7 @@ def test_metrics_tell_groups_and_replicas_apart(pair: Served) -> None:
         ask(pair)
     text = pair.get("/metrics").text
     assert 'sglk_router_picks_total{group="a",model="tiny",replica="a/0"} 4.0' in text
-    assert 'sglk_time_to_first_token_seconds_count{group="b",model="tiny"} 1.0' in text
+    assert 'sglk_time_to_first_token_seconds_count{group="b",model="tiny",replica="b/0"} 1.0' in text
     assert 'sglang:num_running_reqs{group="b",model_name="tiny",replica="b/0"} 0.0' in text
     assert 'sglk_group_share_ratio{group="a",model="tiny"} 0.8' in text
 
