@@ -1,5 +1,6 @@
 """The prompt tokens of one step: how many there may be, and who shares them."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from sglk.engine.batch import BatchRow
@@ -21,7 +22,8 @@ class PrefillStep:
     scored: int = 0
     """Those that are in the step."""
     rows: list[BatchRow] = field(default_factory=list)
-    leads: set[Lead] = field(default_factory=set)
+    leads: Counter[Lead] = field(default_factory=Counter)
+    """How many requests compute each of them."""
 
     @classmethod
     def beside(cls, decodes: int, chunk: int, budget: int, most_scored: int, page_size: int) -> "PrefillStep":
@@ -50,4 +52,4 @@ class PrefillStep:
         self.budget -= len(row.input_ids)
         self.scored += len(row.scored)
         if lead is not None:
-            self.leads.add(lead)
+            self.leads[lead] += 1

@@ -22,7 +22,7 @@ from sglk.engine.request import Request
 logger = logging.getLogger(__name__)
 
 LEAD_TOKENS = 64
-"""Shortest shared beginning, beyond what is cached, for which a request waits for another one's prompt."""
+"""How much of a beginning that requests share, beyond what is cached, a step computes again before they wait for it."""
 
 MAX_PASSED_OVER = 32
 """Waiting requests that a step passes over for that reason before it stops looking for others."""
@@ -42,8 +42,8 @@ class Scheduler:
     and decodes share every step, and a decoding request gets a token in each. In both schemes a step computes at most
     `max_prefill_tokens` prompt tokens (or one prompt that is not to be chunked). Only retraction makes an exception.
 
-    Of waiting requests that share a long beginning which is not cached, one goes ahead and the others wait until its
-    prompt is computed, to read it from the cache.
+    Of waiting requests that share a beginning which is not cached, one goes ahead (of a short one some more) and the
+    others wait until its prompt is computed, to read it from the cache.
 
     Prompt and answer of a request fit the KV pool by construction (`add` limits the answer to the room that is left).
     So when KV runs out, requests go back to the head of the queue (the one that prefills first, then those with the
@@ -207,7 +207,7 @@ class Scheduler:
                 break
             cached = request.table.open(tuple(request.tokens[: request.reusable]))
             lead = self._lead(request, cached)
-            if lead in step.leads:
+            if lead is not None and step.leads[lead] * (len(lead) - cached) >= LEAD_TOKENS:
                 request.table.close()
                 passed_over += 1
                 continue
@@ -223,9 +223,10 @@ class Scheduler:
         self._pass += bool(admitted)
 
     def _lead(self, request: Request, cached: int) -> Lead | None:
-        """Return the beginning, cached and then LEAD_TOKENS more, that later requests may share with this one."""
-        end = self.pool.pages_for(cached + LEAD_TOKENS) * self.pool.page_size
-        too_short = end > request.reusable or end < self._radix_min_len
+        """Return the beginning, cached and then up to LEAD_TOKENS more, that later requests may share with this one."""
+        most = self.pool.pages_for(cached + LEAD_TOKENS)
+        end = min(most, request.reusable // self.pool.page_size) * self.pool.page_size
+        too_short = end <= cached or end < self._radix_min_len
         return None if too_short or not self.cache.enabled else tuple(request.tokens[:end])
 
     def _start(self, request: Request, cached: int, size: int, expected: float) -> bool:

@@ -397,7 +397,7 @@ def test_twins_wait_for_the_first_of_them_and_read_its_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "settings"), [(60, {}), (150, {"disable_radix_cache": True}), (150, {"radix_min_len": 200})]
+    ("length", "settings"), [(16, {}), (150, {"disable_radix_cache": True}), (150, {"radix_min_len": 200})]
 )
 def test_twins_that_could_not_share_do_not_wait(length: int, settings: dict[str, Any]) -> None:
     rig = Rig(**settings)
@@ -406,6 +406,21 @@ def test_twins_that_could_not_share_do_not_wait(length: int, settings: dict[str,
     rig.step()
 
     assert len(rig.batches[0].rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("length", "page_size", "first"), [(60, 1, 2), (60, 16, 2), (40, 16, 2), (17, 16, 4), (65, 1, 1)]
+)
+def test_many_short_twins_wait_as_well(length: int, page_size: int, first: int) -> None:
+    """Once the first step would compute 64 tokens of their common beginning again."""
+    rig = Rig(page_size=page_size)
+    twins = [rig.add(f"twin {index}", prompt(length)) for index in range(8)]
+    answers = rig.finish()
+
+    assert [batch.num_prefills for batch in rig.batches if batch.num_prefills] == [first, 8 - first]
+    shared = (length - 1) // page_size * page_size
+    assert [twin.cached_tokens for twin in twins] == [0] * first + [shared] * (8 - first)
+    assert set(map(tuple, answers.values())) == {tuple(alone(prompt(length)))}
 
 
 def test_twins_go_on_when_the_first_of_them_is_dropped() -> None:
