@@ -11,13 +11,17 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from sglk.config.flags import refuse_flags
-from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, keys, lookup
+from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, Key, keys, lookup
 from sglk.config.model_argument import model_overrides
 from sglk.config.profiles import READS_PROFILES, profile_stem
 from sglk.config.quoting import quoted, shell_form, unquoted
 from sglk.config.search_path import PROFILES, SearchPath
+from sglk.config.values import is_no_truth
 from sglk.errors import ConfigError, nearest
 from sglk.plugins import backend_names, unknown_backend
+
+_TEXTS = (str, typing.Any)
+"""Types of keys whose values may be any text."""
 
 _LISTING = {"chip": "`sglk chips` lists all", "model": "`sglk models` lists all"}
 
@@ -59,6 +63,8 @@ def _parse(word: str, command: str) -> Override:
                 f"{key!r} in {word!r} is not the name of a setting{_did_you_mean(key.lstrip('+'), command)}"
             ) from None
         _require_known(key.lstrip("+"), command)
+        if (typed := _of_type(key.lstrip("+"), command)) is not None:
+            raise ConfigError(f"{word!r} is not {typed.wanted}{_list_form(key, typed)}") from None
         raise ConfigError(
             f"the value of {word!r} has characters that need quotes; type {shell_form(key, unquoted(value))}"
         ) from None
@@ -69,12 +75,26 @@ def _parse(word: str, command: str) -> Override:
 
 def _sweep_message(word: str, command: str) -> str:
     key, _, value = word.partition("=")
+    typed = _of_type(key, command)
+    if typed is not None and typing.get_origin(typed.type) is list:
+        return f"{word!r} gives several values; type {key}=[{value}] for a list"
     if key in GROUPS[command] and key != "model":
         return f"{word!r} gives several values; choose one of them"
-    message = f"{word!r} gives several values; type {shell_form(key, unquoted(value))} if it is one"
+    message = f"{word!r} gives several values; "
+    message += "choose one of them" if typed else f"type {shell_form(key, unquoted(value))} if it is one"
     if command == "tune" and key.startswith("runtime."):
         message += f", or search.space.{key}=[{value}] to search over them"
     return message
+
+
+def _of_type(key: str, command: str) -> Key | None:
+    """Return the setting if its values are more than plain text."""
+    known = None if key in GROUPS[command] else lookup(ROOTS[command], key)
+    return None if known is None or known.type in _TEXTS else known
+
+
+def _list_form(key: str, known: Key) -> str:
+    return f"; type {key}=[A,B]" if typing.get_origin(known.type) is list else ""
 
 
 def _is_path_of_words(key: str) -> bool:
@@ -137,12 +157,16 @@ def _setting(key: str, override: Override, raw: str, command: str) -> str:
         # Mappings are merged, so an empty one takes nothing away.
         raise ConfigError(f"{key}={raw} changes nothing; write search=custom and the candidates of your own space")
     if key.startswith("search.space.") and known is not None:
+        if not isinstance(override.value(), list):
+            raise ConfigError(f"{key}={raw} is not a list of candidates; type {key}=[A,B]")
         # Names of the space contain dots, which a path of the grammar would split.
         return f"++search.space={{{key.removeprefix('search.space.')}:{raw}}}"
     if any(key.startswith(f"{node}.") for node in PASS_THROUGH):
         return f"++{key}={raw}"
     _require_known(key, command)
     assert known is not None
+    if known.type is bool and is_no_truth(override.value()):
+        raise ConfigError(f"{key}={raw} is not {known.wanted}")
     if known.type is str and override.value() is not None and not isinstance(override.value(), str):
         # Text that looks like a number or a truth value stays as it was typed: `1e5` is not `100000.0`.
         return quoted(key, raw) if not isinstance(override.value(), dict | list) else f"{key}={raw}"

@@ -39,6 +39,8 @@ FALLBACKS = ("allow", "warn", "forbid")
 ENGINES = ("native",)
 MAX_INTEGER = 2**31 - 1
 """Counts, sizes and seeds reach arrays and libraries that hold no more."""
+MAX_WORKLOAD_TOKENS = 10**8
+"""All prompts are drawn before the first one is sent: more than this do not fit into a client's memory."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 LOG_FORMATS = ("text", "json")
 WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
@@ -252,6 +254,13 @@ def _workload(workload: WorkloadConfig) -> Iterator[str]:
     yield from _at_least("workload.concurrency", workload.concurrency, 1 if workload.arrival == "closed" else 0)
     if not 0 < workload.range_ratio <= 1:
         yield f"workload.range_ratio={workload.range_ratio:g} is not in (0, 1]"
+    requests = workload.num_requests + workload.warmup_requests
+    tokens = requests * (workload.input_len + workload.output_len) + workload.num_prefixes * workload.prefix_len
+    if tokens > MAX_WORKLOAD_TOKENS:
+        yield (
+            f"workload {workload.name!r} has {tokens} tokens in all, more than {MAX_WORKLOAD_TOKENS}; lower"
+            " workload.num_requests, .input_len, .output_len, .prefix_len or .num_prefixes"
+        )
     yield from _positive("workload.rate", workload.rate)
     if workload.arrival == "poisson" and workload.rate is None:
         yield "workload.arrival=poisson needs workload.rate, the mean arrivals per second"

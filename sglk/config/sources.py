@@ -95,9 +95,12 @@ ABSENT = object()
 
 def value_at(tree: Any, path: str) -> Any:
     """Return the value at a dotted path of nested mappings, or ABSENT."""
-    for name in path.split("."):
-        tree = tree.get(name, ABSENT) if isinstance(tree, dict) else ABSENT
-    return tree
+    if not isinstance(tree, dict) or path in tree:
+        return tree.get(path) if isinstance(tree, dict) else ABSENT
+    # Names may hold dots themselves, as those of a search space do.
+    dots = (place for place, sign in enumerate(path) if sign == ".")
+    found = (value_at(tree[path[:dot]], path[dot + 1 :]) for dot in dots if path[:dot] in tree)
+    return next((value for value in found if value is not ABSENT), ABSENT)
 
 
 def as_yaml(value: Any) -> str:

@@ -36,6 +36,7 @@ def require_values(tree: DictConfig, root: type, overrides: Sequence[str], layer
             isinstance(raw, str) and "${" in raw and (problem := _interpolation_problem(path, raw, parent, name, root))
         ):
             problems.append(problem)
+    problems += _odd_truths(root, layers)
     # A `???` in a file above a value is a demand too, though OmegaConf keeps the value below it.
     missing += [path for path in _demanded(overrides, layers) if path not in missing]
     if missing:
@@ -49,6 +50,19 @@ def _demanded(overrides: Sequence[str], layers: Sequence[Layer]) -> Iterator[str
         for path, value, *_ in _leaves(layer.values, None, ""):
             if value == "???" and raw_value(path, overrides, layers) == ("???", str(layer.file)):
                 yield path
+
+
+def is_no_truth(value: object) -> bool:
+    """Return whether `value` is a number that OmegaConf would take for true, though nobody means it so."""
+    return isinstance(value, int | float) and value not in (0, 1)
+
+
+def _odd_truths(root: type, layers: Sequence[Layer]) -> Iterator[str]:
+    for layer in layers:
+        for path, value, *_ in _leaves(layer.values, None, ""):
+            known = lookup(root, path)
+            if known is not None and known.type is bool and is_no_truth(value):
+                yield f"{path}={value} in {layer.file} is not {known.wanted}"
 
 
 def _leaves(raw: Any, node: Any, prefix: str) -> Iterator[tuple[str, Any, Any, Any]]:

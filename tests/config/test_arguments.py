@@ -146,6 +146,33 @@ def test_several_values_are_for_the_search_space() -> None:
     assert "search.space.runtime.chunked_prefill_size=[512,1024]" in message
 
 
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("runtime.page_size=16,32", "gives several values; choose one of them"),
+        ("runtime.page_size=range(1,4)", "gives several values; choose one of them"),
+        ("runtime.disable_radix_cache=true,false", "choose one of them"),
+        ("model=a,b", "type model=\"'a,b'\" if it is one"),
+        ("groups=cpu:0,cpu:1", "type groups=\"'cpu:0,cpu:1'\" if it is one"),
+        ("objective.goals=maximize:goodput,minimize:ttft_s_p99", "type objective.goals=[maximize:goodput,minimize:"),
+        ("objective.goals=[a", "is not a list (text each); type objective.goals=[A,B]"),
+        ("runtime.page_size=16)", "is not an integer"),
+        ("search.space.runtime.page_size=16", "is not a list of candidates; type search.space.runtime.page_size=[A,B]"),
+        ("search.space.runtime.page_size=null", "is not a list of candidates"),
+        ("search.space.runtime.page_size=[16", "is not a list (any value each); type search.space.runtime.page_size=["),
+        ("search.space.runtime.page_size=16,32", "type search.space.runtime.page_size=[16,32] for a list"),
+    ],
+)
+def test_the_advice_fits_the_type_of_the_key(word: str, advice: str) -> None:
+    assert advice in refusal("tune", word)
+
+
+@pytest.mark.parametrize("value", ["2", "-1", "0.5", "nan"])
+def test_a_number_is_no_truth_value(value: str) -> None:
+    message = f"runtime.disable_radix_cache={value} is not true or false"
+    assert refusal("serve", f"runtime.disable_radix_cache={value}") == message
+
+
 def test_a_dimension_of_the_search_space_is_set_by_its_own_key() -> None:
     words = ["search.space.runtime.chunked_prefill_size=[256,768]", "search.space.runtime.page_size=[16,32]"]
     space = compose("tune", words).config.search.space

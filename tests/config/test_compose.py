@@ -264,6 +264,17 @@ def test_a_type_error_names_key_value_and_wanted_type(word: str, message: str) -
     assert refusal("serve", word) == f"{word} {message}"
 
 
+def test_a_number_in_a_file_is_no_truth_value(folder: Path) -> None:
+    file = write_profile(folder, "cpu", "smollm2", "runtime:\n  disable_radix_cache: 2\n")
+    assert refusal("serve") == f"runtime.disable_radix_cache=2 in {file} is not true or false"
+
+
+def test_a_search_space_in_a_file_wants_lists(folder: Path) -> None:
+    file = write(folder / "conf/search/mine.yaml", "name: mine\nspace:\n  runtime.page_size: 16\n")
+    message = refusal("tune", "search=mine", config_dir=folder / "conf")
+    assert message == f"search.space.runtime.page_size=16 in {file} is not a list (any value each)"
+
+
 def test_null_is_a_value_where_the_schema_says_so() -> None:
     assert compose("serve", ["runtime.max_total_tokens=null"]).config.runtime.max_total_tokens is None
 
