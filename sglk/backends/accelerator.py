@@ -22,6 +22,7 @@ class TorchAccelerator(DeviceBackend):
 
     device_kind: ClassVar[str] = "cuda"
     """What torch calls the device, which says nothing about whose card it is."""
+    asynchronous = True
     own_stream: ClassVar[bool] = True
     """Whether work runs on a stream of the backend, instead of the device's default one."""
 

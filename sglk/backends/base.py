@@ -92,6 +92,8 @@ class DeviceBackend(ABC):
     capabilities: Capabilities
     ops: OpRegistry
     device: torch.device
+    asynchronous: bool = False
+    """Whether `execute_runnable` returns while the device still works, so that the host can do something else."""
     simulated: bool = False
     """Whether the ops compute nothing: results have the right shape and dtype, their values mean nothing."""
     clock: "WorkClock | None" = None

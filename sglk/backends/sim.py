@@ -55,6 +55,7 @@ class SimBackend(DeviceBackend):
 
     name = "sim"
     simulated = True
+    asynchronous = True
     device = META
     clock: DeviceClock
 

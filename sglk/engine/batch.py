@@ -140,6 +140,13 @@ class Runner(Protocol):
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Free the KV pool and make an empty one of `num_pages` pages of `page_size` tokens."""
 
+    def launch(self, batch: Batch) -> Callable[[], Sequence[RowResult | None]]:
+        """Begin to compute `batch`; the function that comes back waits for its end and does the rest of `run`.
+
+        Where the device works by itself, the caller has time for something else in between; elsewhere all is done by
+        that function. It is called once, and before the next batch. Both may raise what `run` raises.
+        """
+
     def run(self, batch: Batch) -> Sequence[RowResult | None]:
         """Compute `batch`, write its KV, and return one result per row, None for one that does not `report`.
 

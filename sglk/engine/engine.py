@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -86,6 +87,8 @@ class Engine:
         self._answers_changed = threading.Condition()
         self._closing = False
         self._stopped = False
+        self._unsent: deque[Request] = deque()
+        """Requests whose last token has not been told to their callers: there is time for it while the device works."""
         self._inbox = Inbox()
         self._thread = threading.Thread(target=self._serve, name="sglk-engine", daemon=True)
         end_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
@@ -294,19 +297,26 @@ class Engine:
         scheduler = self._core.scheduler
         batch = scheduler.schedule()
         if batch is None:
+            self._tell()
             return
         self._counters.steps += 1
         self._note_first_steps(batch)
         self._step_began_s = self._clock()
-        results = run_rows(self._runner, batch)
+        results = run_rows(self._runner, batch, self._tell)
         self._step_began_s = None
         generated = sum(
             row.samples and not isinstance(result, RowFailure) for row, result in zip(batch.rows, results, strict=True)
         )
         self._counters.generated_tokens += generated
         self._throughput.add(self._clock(), generated)
+        # Should the step have failed before there was time.
+        self._tell()
         for request in scheduler.update(batch, results):
-            self._advance(request)
+            if request.finish is None and not request.sampling.stop:
+                self._unsent.append(request)
+            else:
+                # The next batch depends on whether it goes on.
+                self._advance(request)
         self._give_up_on_a_dead_device(results)
 
     def _note_first_steps(self, batch: Batch) -> None:
@@ -334,6 +344,10 @@ class Engine:
         else:
             self._core.scheduler.add(request, guide)
 
+    def _tell(self) -> None:
+        while self._unsent:
+            self._advance(self._unsent.popleft())
+
     def _advance(self, request: Request) -> None:
         answer = self._answers[request.request_id]
         if request.finish and request.finish.reason == "error":
@@ -348,6 +362,7 @@ class Engine:
         self._conclude(answer, output)
 
     def _abort(self, request_id: str) -> None:
+        self._tell()
         answer = self._answers.get(request_id)
         if answer is not None:
             self._core.scheduler.remove(request_id)
@@ -355,6 +370,7 @@ class Engine:
             self._conclude(answer, answer.close(Finish("abort")))
 
     def _fail(self, answer: Answer, finish: Finish) -> None:
+        self._tell()
         if self._answers.get(answer.request.request_id) is answer:
             self._counters.requests_failed += 1
             self._conclude(answer, answer.close(finish))

@@ -1,6 +1,7 @@
 """A step that fails is computed again in parts, so that only those requests fail that fail by themselves."""
 
 import logging
+from collections.abc import Callable
 
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.failure import describe, is_out_of_memory
@@ -8,15 +9,18 @@ from sglk.engine.failure import describe, is_out_of_memory
 logger = logging.getLogger(__name__)
 
 
-def run_rows(runner: Runner, batch: Batch) -> list[RowResult | None]:
+def run_rows(runner: Runner, batch: Batch, meanwhile: Callable[[], None] = lambda: None) -> list[RowResult | None]:
     """Run `batch` and return one result per row, None for a row that reports nothing.
 
+    `meanwhile` is called while the device works, and must not raise.
     When the runner raises, the halves of the batch are run apart, and so on down to single rows. That is safe because
     a row's KV and token depend on no other row. With one bad row among n it takes about 2 log2(n) more runs, each on
     at most half of the rows.
     """
     try:
-        results = runner.run(batch)
+        wait = runner.launch(batch)
+        meanwhile()
+        results = wait()
     except RunnerLost:
         raise
     # The device, the driver and every op can raise anything.

@@ -96,6 +96,10 @@ class ParallelRunner:
         """Replace the KV pool on all ranks."""
         self._everywhere(lambda: self._first.allocate_kv(num_pages, page_size), "allocate_kv", num_pages, page_size)
 
+    def launch(self, batch: Batch) -> Callable[[], Sequence[RowResult | None]]:
+        """Return `run` itself: the ranks wait for each other many times in a step."""
+        return lambda: self.run(batch)
+
     def run(self, batch: Batch) -> Sequence[RowResult | None]:
         """Compute `batch` on all ranks; raises what the lowest rank that failed raised, and RunnerLost."""
         return self._everywhere(lambda: self._first.run(batch), "run", without_results(batch))[0]

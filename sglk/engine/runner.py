@@ -106,9 +106,16 @@ class ModelRunner:
         if self._records:
             self._graphs = DecodeGraphs(self.model, self.backend, self.pool)
 
+    def launch(self, batch: Batch) -> Callable[[], list[RowResult | None]]:
+        """Hand the model's work to a device that does it by itself; the rest, sampling, waits for its results."""
+        if not self.backend.asynchronous:
+            return lambda: self.run(batch)
+        rest = self.backend.execute_runnable(lambda: self._launch(batch))
+        return lambda: self.backend.execute_runnable(rest)
+
     def run(self, batch: Batch) -> list[RowResult | None]:
         """Compute `batch`, write its KV, and return one result per row, None where it reports nothing."""
-        return self.backend.execute_runnable(lambda: self._run(batch))
+        return self.backend.execute_runnable(lambda: self._launch(batch)())
 
     def diagnose(self, batch: Batch, rows: Sequence[int]) -> list[RowFailure]:
         """Compute `batch` again, op by op, and say why each of `rows`, which came to NOT_FINITE, did."""
@@ -147,14 +154,21 @@ class ModelRunner:
     def close(self) -> None:
         """Return at once: nothing runs outside this process."""
 
-    def _run(self, batch: Batch) -> list[RowResult | None]:
+    def _launch(self, batch: Batch) -> Callable[[], list[RowResult | None]]:
         step = lay_out(batch)
         if self._graphs is not None and self._graphs.takes(step):
-            return list(self._sampler(self._graphs.logits(step), batch.rows))
+            recorded_BV = self._graphs.logits(step)
+            return lambda: list(self._sampler(recorded_BV, batch.rows))
         x_TE = self._trunk(step)
+        logits_LV = self._logits(step, x_TE) if len(step.tokens_L) else None
+        return lambda: self._results(batch, step, x_TE, logits_LV)
+
+    def _results(
+        self, batch: Batch, step: Step, x_TE: torch.Tensor, logits_LV: torch.Tensor | None
+    ) -> list[RowResult | None]:
         results: list[RowResult | None] = [None] * len(batch.rows)
-        if len(step.tokens_L):
-            reported = iter(self._sampler(self._logits(step, x_TE), batch.rows))
+        if logits_LV is not None:
+            reported = iter(self._sampler(logits_LV, batch.rows))
             results = [next(reported) if row.reports else None for row in batch.rows]
         for row in self._spoilt_prompts(step, x_TE):
             results[row] = NOT_FINITE

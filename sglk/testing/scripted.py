@@ -68,6 +68,10 @@ class ScriptedRunner:
         self._page_size = page_size
         self._pages = [[EMPTY] * page_size for _ in range(num_pages)]
 
+    def launch(self, batch: Batch) -> Callable[[], list[RowResult | None]]:
+        """Return `run` itself."""
+        return lambda: self.run(batch)
+
     def run(self, batch: Batch) -> list[RowResult | None]:
         """Write the slots of every row, then return a token or a failure for each row that samples, None for others."""
         if self._gate is not None:
