@@ -57,6 +57,8 @@ class Composed(Generic[RootT]):
     """Chosen option per group."""
     overrides: list[str]
     """What was handed to Hydra."""
+    words: list[str]
+    """What was typed."""
     profile_path: Path | None
     """The tuned profile in use."""
     warnings: list[str] = field(default_factory=list)
@@ -119,7 +121,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
         choices[PROFILES] = "none"
     warnings = [*plugin_warnings(), *search.warnings()]
     warnings += doubts(profile, config, date.today()) if profile else []
-    return Composed(command, config, sources, choices, typed, profile, warnings)
+    return Composed(command, config, sources, choices, typed, list(overrides), profile, warnings)
 
 
 def _require_whole(defaults: Sequence[ResultDefault], command: str, search: SearchPath) -> None:

@@ -94,7 +94,7 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     model = group.model or config.model.name
     if (chip, model, kind) == (config.chip.name, config.model.name, config.backend.name):
         return ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
-    typed = [*_shared(composed.overrides, group), f"chip={chip}"]
+    typed = [*_shared(composed.words, group), f"chip={chip}"]
     typed += [f"model={model}"] if group.model else []
     typed += ["backend=sim"] if kind == SIMULATED else []
     try:
@@ -109,10 +109,10 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     return config
 
 
-def _shared(overrides: Sequence[str], group: GroupConfig) -> Iterator[str]:
+def _shared(words: Sequence[str], group: GroupConfig) -> Iterator[str]:
     """Yield what was typed for all groups alike: all but what belongs to the chosen chip, and the groups themselves."""
     dropped = [*_NOT_SHARED, *(["model"] if group.model else [])]
-    for line in overrides:
+    for line in words:
         key = line.lstrip("+~").partition("=")[0]
         if not any(key == each or key.startswith(f"{each}.") for each in dropped) and key != "backend":
             yield line

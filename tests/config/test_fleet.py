@@ -1,10 +1,13 @@
 """Every replica of a fleet gets its own deployment: its chip's defaults, its group's runtime, its share of memory."""
 
+from pathlib import Path
+
 import pytest
 
 from sglk.config.compose import compose
 from sglk.config.fleet import ReplicaConfig, replica_configs
 from sglk.errors import ConfigError
+from sglk.testing.tiny import write_tiny_model
 
 SHARED = "runtime.mem_fraction_static=0.4"
 
@@ -80,6 +83,14 @@ def test_what_does_not_fit_together_is_refused(groups: str, told: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         fleet("chip=cpu", "model=smollm2", f"groups={groups}")
     assert told in str(refusal.value)
+
+
+def test_a_model_given_by_path_is_that_of_every_group(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tm")
+    groups = "groups=[{name: a, devices: [cpu:0]}, {name: b, devices: [sim:0], chip: kunlun}]"
+    a, b = fleet("chip=cpu", f"model={tmp_path / 'tm'}", groups)
+    assert (a.config.model.path, b.config.model.path) == (str(tmp_path / "tm"),) * 2
+    assert (b.config.chip.name, b.config.backend.name) == ("kunlun", "sim")
 
 
 def test_a_group_may_hold_another_fp8_capability_than_its_neighbour() -> None:
