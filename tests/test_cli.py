@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import types
@@ -57,6 +58,13 @@ def test_help_imports_nothing_heavy() -> None:
 def test_no_light_command_imports_torch(words: list[str]) -> None:
     loaded = modules_after(f"from sglk.cli import main; assert main({words!r}) == 0")
     assert loaded.isdisjoint({"torch", "optuna", "pandas", "fastapi", "transformers"})
+
+
+def test_a_port_that_is_taken_shows_before_torch_is_imported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        loaded = modules_after(f"from sglk.cli import main; assert main(['serve', 'server.port={port}']) == 2")
+    assert "torch" not in loaded
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
 from sglk.config.schema import ServeConfig
+from sglk.server.port import bind
 
 EXAMPLES = (
     "sglk serve chip=cpu model=smollm2",
@@ -28,6 +29,8 @@ def run(arguments: Sequence[str]) -> int:
         composed = compose("serve", flags.arguments, flags.config_dir)
         warn(composed.warnings)
         replicas = replica_configs(composed, flags.config_dir)
+        # Whether the port is free shows before torch is imported; to hold it is for the server.
+        bind(composed.config.server.host, composed.config.server.port).close()
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
