@@ -166,3 +166,30 @@ def test_retracted_request_returns_before_others() -> None:
     rig.finish()
 
     assert start_order(rig) == ["first", "second", "tiny"]
+
+
+def test_retracted_request_returns_to_the_head_of_the_queue() -> None:
+    talk = SamplingParams(max_new_tokens=40, temperature=0, ignore_eos=True)
+    rig = Rig(pool_tokens=64, page_size=1, max_running_requests=2, schedule_conservativeness=0.01)
+    rig.add("first", prompt(20), talk)
+    rig.add("second", prompt(21, 1), talk)
+    rig.add("third", prompt(20, 2), talk)
+    while rig.scheduler.retractions == 0:
+        rig.step()
+
+    assert list(rig.scheduler._waiting) == ["second", "third"]
+
+
+def test_time_in_which_nobody_can_start_makes_nobody_overdue() -> None:
+    rig = Rig(schedule_policy="lpm", pool_tokens=128, page_size=1)
+    warm(rig, prompt(30))
+    rig.add("long", prompt(30), SamplingParams(max_new_tokens=97, temperature=0.0, ignore_eos=True))
+    rig.step()
+    rig.add("cold", prompt(60, 1), SHORT)
+    rig.add("hot", [*prompt(30), *prompt(50, 2)], SHORT)
+    for _ in range(2 * MAX_PASSES):
+        rig.step()
+    assert set(rig.scheduler._waiting) == {"cold", "hot"}
+    rig.finish()
+
+    assert start_order(rig) == ["long", "hot", "cold"]

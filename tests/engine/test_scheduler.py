@@ -408,6 +408,19 @@ def test_twins_that_could_not_share_do_not_wait(length: int, settings: dict[str,
     assert len(rig.batches[0].rows) == 3
 
 
+def test_twins_of_which_a_part_is_cached_wait_for_the_rest() -> None:
+    rig = Rig(page_size=16, chunked_prefill_size=64)
+    rig.add("before", prompt(40))
+    rig.finish()
+    twins = [rig.add(f"twin {index}", prompt(40) + prompt(100, 1)) for index in range(3)]
+    rig.step()
+    assert [row.request_id for row in rig.batches[-1].rows] == ["twin 0"]
+    rig.finish()
+
+    assert [twin.cached_tokens for twin in twins] == [32, 128, 128]
+    assert {tuple(answer(twin)) for twin in twins} == {tuple(alone(twins[0].prompt_ids))}
+
+
 @pytest.mark.parametrize(
     ("length", "page_size", "first"), [(60, 1, 2), (60, 16, 2), (40, 16, 2), (17, 16, 4), (65, 1, 1)]
 )
