@@ -1,7 +1,7 @@
 """Studies whose files cannot be written, and studies that find nothing: one line, the table, and a way on."""
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,21 @@ def test_a_full_disk_ends_the_study_with_its_table_and_it_goes_on_later(
     assert lab.engine_pids() == set()
     assert lab.tune(SPACE) == 0
     assert {trial["params"][WINDOW] for trial in lab.trials("COMPLETE")} == {4, 8, 16}
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_text("{")])
+def test_a_study_whose_records_are_lost_says_what_to_do(
+    lab: Lab, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object]
+) -> None:
+    assert lab.tune({WINDOW: [16]}) == 0
+    damage(lab.study / "trials" / "000.json")
+    capsys.readouterr()
+
+    assert lab.tune({WINDOW: [16]}) == 1
+
+    message = capsys.readouterr().err
+    assert "000.json" in message
+    assert message.endswith("bring the file back, or start a new study with study.name=...\n")
 
 
 def test_a_full_disk_before_the_first_trial_is_one_line(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

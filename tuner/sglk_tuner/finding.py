@@ -97,4 +97,4 @@ def _holds(path: Path, digest: str) -> bool:
 def _records(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:
     assert trial.number is not None
     files = closing.records(trial.number) or [str(trial.record)]
-    return [Record.load_file(study.folder / file) for file in files]
+    return [study.record(file) for file in files]

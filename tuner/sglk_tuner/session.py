@@ -4,7 +4,6 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Generic, Protocol
 
-from sglk.bench.record import Record
 from sglk.config.schema import TuneConfig
 from sglk.errors import RunError
 from sglk_tuner.choice import pareto_front, ranking, rule_of, unmet_goal
@@ -154,7 +153,7 @@ class Session(Generic[T]):
         """Return whether the study is measured or simulated, and on what device, from its first record."""
         first = next((trial.record for trial in trials if trial.record), None)
         if self._known_origin is None and first is not None:
-            record = Record.load_file(self._study.folder / first)
+            record = self._study.record(first)
             self._known_origin = (record.kind, record.server.device or record.machine.cpu)
         return self._known_origin or ("unknown", None)
 

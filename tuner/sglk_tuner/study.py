@@ -17,6 +17,7 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.pool import QueuePool
 
+from sglk.bench.record import Record
 from sglk.config.schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner import owner
@@ -119,6 +120,13 @@ class Study:
         """Store a JSON-like value beside the trials."""
         with self._books.open():
             self._study.set_user_attr(f"sglk:{key}", value)
+
+    def record(self, name: str) -> Record:
+        """Return a measurement of this study by its file's name; raises RunError where the file is lost or damaged."""
+        try:
+            return Record.load_file(self.folder / name)
+        except RunError as error:
+            raise RunError(f"{error}; bring the file back, or start a new study with study.name=...") from error
 
     def close_ghosts(self) -> list[int]:
         """Close the trials that a dead process left running and return their numbers; their points run once more."""
