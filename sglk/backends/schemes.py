@@ -21,6 +21,22 @@ class LinearScheme:
         """Return the inputs that share a scale in a layer of `in_features`."""
         return in_features if self.group_size == -1 else min(self.group_size, in_features)
 
+    def num_bytes(self, out_features: int, in_features: int) -> int:
+        """Return the memory of a matrix with its scales, in the layout that all chips share (`QuantisedMatrix`)."""
+        groups = -(-in_features // self.width(in_features))
+        if self.kind == "w4a16":
+            return out_features * (in_features // 2 + groups * (2 if self.symmetric else 4))
+        return out_features * (in_features + groups * (4 if self.symmetric else 5))
+
+
+ON_LOAD = {
+    "w8a8": LinearScheme("w8a8"),
+    "w8a16": LinearScheme("w8a16"),
+    "w4a16": LinearScheme("w4a16", 32, symmetric=False),
+    "fp8": LinearScheme("fp8"),
+}
+"""What full-precision weights are rounded to when they are loaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quantization:

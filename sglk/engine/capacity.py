@@ -38,14 +38,30 @@ class DeviceRoom:
 
 
 def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> int:
-    """Return the size of the KV pool in tokens.
+    """Return the size of the KV pool in tokens, and warn where one request of full context is larger.
+
+    Raises CapacityError as `fitting_tokens` does.
+    """
+    tokens = fitting_tokens(need, room, runtime)
+    if runtime.max_total_tokens is None and tokens < need.context_length:
+        logger.warning(
+            "the KV pool holds %d tokens, less than one request of full context (%d); "
+            "raise runtime.mem_fraction_static or lower runtime.context_length",
+            tokens,
+            need.context_length,
+        )
+    return tokens
+
+
+def fitting_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> int:
+    """Return the KV tokens that fit.
 
     `max_total_tokens` as given, if it fits; else what `mem_fraction_static` of the device leaves after the weights.
     In main memory the pool is moreover kept to what is free and to what the window can fill, `max_running_requests`
     requests of full context: more would only keep old prefixes while other programs starve.
     Raises CapacityError when the weights do not fit or not one page is left.
     """
-    device = _planned_bytes(room, runtime)
+    device = planned_bytes(room, runtime)
     if runtime.max_total_tokens is not None:
         left = min(device - need.weights_bytes, room.free)
         return _requested_tokens(need, left, runtime.max_total_tokens, runtime.page_size)
@@ -62,17 +78,11 @@ def kv_capacity_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -
             f"only {room.free} bytes of main memory are free, too few for one page of {runtime.page_size} KV tokens "
             f"({runtime.page_size * need.bytes_per_token} bytes); end other programs or lower runtime.page_size"
         )
-    if tokens < need.context_length:
-        logger.warning(
-            "the KV pool holds %d tokens, less than one request of full context (%d); "
-            "raise runtime.mem_fraction_static or lower runtime.context_length",
-            tokens,
-            need.context_length,
-        )
     return tokens
 
 
-def _planned_bytes(room: DeviceRoom, runtime: RuntimeConfig) -> int:
+def planned_bytes(room: DeviceRoom, runtime: RuntimeConfig) -> int:
+    """Return the bytes that `mem_fraction_static` is a share of."""
     if runtime.device_memory_gib is not None:
         return int(runtime.device_memory_gib * GIB)
     return int(room.total * HOST_SHARE) if room.host_memory else room.total

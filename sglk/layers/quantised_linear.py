@@ -88,10 +88,7 @@ class QuantisedWeight:
         if self._packed is not None:
             return int(self._packed.nbytes)
         outputs, inputs = sum(shape[0] for _, shape in self.parts), self.parts[0][1][1]
-        groups = -(-inputs // self.scheme.width(inputs))
-        if self.scheme.kind == "w4a16":
-            return outputs * (inputs // 2 + groups * (2 if self.scheme.symmetric else 4))
-        return outputs * (inputs + groups * (4 if self.scheme.symmetric else 5))
+        return self.scheme.num_bytes(outputs, inputs)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""

@@ -1,20 +1,18 @@
 """What is known of a model before its weights are read: spec and tokenizer. Needs no torch."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sglk.config.schema import ModelConfig
 from sglk.errors import ModelLoadError
 from sglk.models.dummy_tokenizer import dummy_tokenizer
-from sglk.models.fields import MOST_LAYERS, Fields
 from sglk.models.files import ModelFiles, find_files
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_spec import read_gguf_spec
 from sglk.models.gguf_tokenizer import read_gguf_tokenizer
-from sglk.models.hf_config import read_spec, spec_from_config
+from sglk.models.hf_config import read_spec
+from sglk.models.numbers import spec_from_numbers
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
@@ -45,7 +43,7 @@ def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescri
         check_architecture(model.architecture, f"model {model.name!r}: ")
     files = find_files(model, load_format) if load_format != "dummy" else _files_at_hand(model)
     if files is None:
-        spec = _spec_from_numbers(model)
+        spec = spec_from_numbers(model)
         return _agree(spec, dummy_tokenizer(spec.vocab_size), None)
     quantization = None
     if files.format == "gguf":
@@ -75,22 +73,6 @@ def _folder_tokenizer(folder: Path, spec: ModelSpec, load_format: str) -> Tokeni
     if load_format == "dummy" and not (folder / "tokenizer.json").exists():
         return dummy_tokenizer(spec.vocab_size)
     return read_tokenizer(folder)
-
-
-def _spec_from_numbers(model: ModelConfig) -> ModelSpec:
-    numbers: Mapping[str, Any] = asdict(model)
-    origin = f"model={model.name} has no files here, and for load_format=dummy its numbers are needed"
-    if model.architecture is None:
-        raise ModelLoadError(f"{origin}: `architecture` is missing; give model.path=<folder or .gguf file>")
-    implied = {
-        "architectures": [model.architecture],
-        "mlp_only_layers": list(range(min(model.first_dense_layers, MOST_LAYERS))),
-        # Windows are no numbers of planning; only files say them.
-        "sliding_window": None,
-    }
-    if model.num_shared_experts and model.moe_intermediate_size:
-        implied["shared_expert_intermediate_size"] = model.num_shared_experts * model.moe_intermediate_size
-    return spec_from_config(Fields({**numbers, **implied}, origin), Fields({}, origin))
 
 
 def _compare_numbers(model: ModelConfig, spec: ModelSpec, path: Path) -> None:

@@ -7,12 +7,13 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
 from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.models.causal_lm import CausalLM
+from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.description import ModelDescription, describe_model
 from sglk.models.dummy_weights import DummyWeights
 from sglk.models.fit import check_fit
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_weights import GgufWeights
-from sglk.models.quantization import check_scheme, choose_scheme, open_quantised, quantization_of
+from sglk.models.quantization import check_scheme, open_quantised, quantization_of
 from sglk.models.registry import model_class
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.shapes_only import ShapesOnly

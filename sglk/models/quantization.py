@@ -1,8 +1,7 @@
-"""Which quantisation a model is loaded with: what its checkpoint has, what the user asks for, what the device does."""
+"""How the layers of a model are quantised: what the device can multiply, and what the checkpoint holds."""
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.schemes import LinearScheme, Quantization
-from sglk.config.quantization import NAMES
 from sglk.errors import ConfigError
 from sglk.models.awq_weights import AwqWeights
 from sglk.models.gptq_weights import GptqWeights
@@ -12,40 +11,6 @@ from sglk.models.quantization_config import CheckpointQuantization
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.scaled_weights import InverselyScaledWeights, ScaledWeights
 from sglk.models.weights import WeightSource
-
-ON_LOAD = {
-    "w8a8": LinearScheme("w8a8"),
-    "w8a16": LinearScheme("w8a16"),
-    "w4a16": LinearScheme("w4a16", 32, symmetric=False),
-    "fp8": LinearScheme("fp8"),
-}
-"""What full-precision weights are rounded to when they are loaded."""
-
-
-def choose_scheme(requested: str | None, found: CheckpointQuantization | None, where: str) -> LinearScheme | None:
-    """Return the scheme that `runtime.quantization=requested` means for a checkpoint; None = full precision.
-
-    Raises ConfigError where the checkpoint, which `where` names, is of another kind than the user says.
-    """
-    if requested is None:
-        return found.scheme if found else None
-    name = NAMES[requested]
-    if found is None:
-        if name.method is not None:
-            raise ConfigError(
-                f"runtime.quantization={requested} asks for a checkpoint that is quantised already, and {where} is in "
-                f"full precision; choose null, or one of {', '.join(ON_LOAD)} to round it when it is loaded"
-            )
-        assert name.scheme is not None
-        return ON_LOAD[name.scheme]
-    # The name of a layout leaves the scheme to the checkpoint: GPTQ has several.
-    same = name.method == found.method if name.method else name.scheme == found.scheme.kind
-    if not same:
-        raise ConfigError(
-            f"runtime.quantization={requested} contradicts {where}, which is quantised as {found.scheme.kind} "
-            f"({found.method}); set it to null or {found.scheme.kind}"
-        )
-    return found.scheme
 
 
 def check_scheme(kind: str, backend: DeviceBackend, where: str) -> None:

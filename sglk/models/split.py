@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from sglk.backends.quantised import QuantisedMatrix
-from sglk.config.tensor_parallel import SplitSizes
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.layers.weights import Shape, read_part
+from sglk.models.part import part_of_spec, split_sizes
 from sglk.models.spec import ModelSpec
 from sglk.models.weights import WeightSource
 from sglk.parallel.ranks import Ranks
@@ -42,11 +42,11 @@ class RankPart:
     """
 
     def __init__(self, whole: ModelSpec, ranks: Ranks, name: str) -> None:
-        problem = _sizes(whole).problem(ranks.size, name)
+        problem = split_sizes(whole).problem(ranks.size, name)
         if problem is not None:
             raise ConfigError(problem)
         self.ranks = ranks
-        self.spec = _part_of_spec(whole, ranks.size)
+        self.spec = part_of_spec(whole, ranks.size)
         self._kv_pieces = min(whole.num_key_value_heads, ranks.size)
 
     def cut(self, name: str) -> Cut | None:
@@ -116,32 +116,6 @@ class PartWeights:
                 f"{self}: {name!r} is quantised in {obstacle}, which runtime.tp_size={cut.pieces} would cut; lower it"
             )
         return _columns(stored, start, start + size)
-
-
-def _sizes(spec: ModelSpec) -> SplitSizes:
-    moe = spec.moe
-    widths = {spec.intermediate_size} if moe is None or moe.dense_layers else set()
-    if moe is not None:
-        widths |= {moe.moe_intermediate_size, moe.shared_expert_intermediate_size or moe.moe_intermediate_size}
-    return SplitSizes(spec.num_attention_heads, spec.num_key_value_heads, frozenset(widths))
-
-
-def _part_of_spec(spec: ModelSpec, size: int) -> ModelSpec:
-    moe = spec.moe
-    if moe is not None:
-        shared = moe.shared_expert_intermediate_size
-        moe = replace(
-            moe,
-            moe_intermediate_size=moe.moe_intermediate_size // size,
-            shared_expert_intermediate_size=None if shared is None else shared // size,
-        )
-    return replace(
-        spec,
-        num_attention_heads=spec.num_attention_heads // size,
-        num_key_value_heads=max(1, spec.num_key_value_heads // size),
-        intermediate_size=spec.intermediate_size // size,
-        moe=moe,
-    )
 
 
 def _is_output_bias(name: str) -> bool:

@@ -15,9 +15,10 @@ from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
 from sglk.errors import ConfigError
 from sglk.models.causal_lm import CausalLM
+from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.description import ModelDescription, describe_model
 from sglk.models.loader import open_weights
-from sglk.models.quantization import check_scheme, choose_scheme, quantization_of
+from sglk.models.quantization import check_scheme, quantization_of
 from sglk.models.registry import model_class
 from sglk.models.shapes_only import ShapesOnly
 from sglk.models.spec import ModelSpec

@@ -13,12 +13,11 @@ from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import OpRegistry, Packing
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.quantised_linear import linear_w8a8
-from sglk.backends.schemes import Quantization
+from sglk.backends.schemes import ON_LOAD, Quantization
 from sglk.layers.linear import Linear
 from sglk.layers.quantised_linear import QuantisedProduct, QuantisedWeight
 from sglk.layers.weights import DeclaredWeight, LayerContext
 from sglk.models.causal_lm import CausalLM
-from sglk.models.quantization import ON_LOAD
 from sglk.models.registry import model_class
 from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf

@@ -1,0 +1,34 @@
+"""The numbers of a model that is split over several ranks, and of the part of one. Needs no torch."""
+
+from dataclasses import replace
+
+from sglk.config.tensor_parallel import SplitSizes
+from sglk.models.spec import ModelSpec
+
+
+def split_sizes(spec: ModelSpec) -> SplitSizes:
+    """Return what is divided between the ranks."""
+    moe = spec.moe
+    widths = {spec.intermediate_size} if moe is None or moe.dense_layers else set()
+    if moe is not None:
+        widths |= {moe.moe_intermediate_size, moe.shared_expert_intermediate_size or moe.moe_intermediate_size}
+    return SplitSizes(spec.num_attention_heads, spec.num_key_value_heads, frozenset(widths))
+
+
+def part_of_spec(spec: ModelSpec, size: int) -> ModelSpec:
+    """Return what one of `size` ranks has; key-value heads fewer than ranks are copied."""
+    moe = spec.moe
+    if moe is not None:
+        shared = moe.shared_expert_intermediate_size
+        moe = replace(
+            moe,
+            moe_intermediate_size=moe.moe_intermediate_size // size,
+            shared_expert_intermediate_size=None if shared is None else shared // size,
+        )
+    return replace(
+        spec,
+        num_attention_heads=spec.num_attention_heads // size,
+        num_key_value_heads=max(1, spec.num_key_value_heads // size),
+        intermediate_size=spec.intermediate_size // size,
+        moe=moe,
+    )
