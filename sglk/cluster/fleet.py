@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
-from pathlib import Path
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
 from sglk.cluster.group import DeviceGroup, Replica
@@ -15,6 +14,7 @@ from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
 from sglk.cluster.weights_file import WeightsFile
 from sglk.config.fleet import ReplicaConfig
+from sglk.config.home import expanded
 from sglk.config.schema import RouterConfig, RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import EngineStats, Grammar
@@ -53,7 +53,7 @@ class Fleet:
         )
         self.ramp: Ramp | None = None
         """The ramp on its way, or the last one."""
-        self.weights_file = WeightsFile(Path(settings.weights_file), self.router) if settings.weights_file else None
+        self.weights_file = WeightsFile(expanded(settings.weights_file), self.router) if settings.weights_file else None
         self.supervisor = Supervisor(
             self.router,
             {name: partial(self._relaunch, name) for name in self.configs},
@@ -97,20 +97,20 @@ class Fleet:
         """Empty the prefix caches; False when a replica has live requests and keeps its own."""
         for replica in self.router.replicas:
             replica.seen.clear()
-        flushed = [engine.flush_cache() for engine in self.engines.values() if engine.is_alive]
+        flushed = [engine.flush_cache() for engine in self._serving().values()]
         return all(flushed)
 
     def reconfigure(self, runtimes: Mapping[str, RuntimeConfig], *, force: bool = False) -> None:
         """Rebuild replicas for new runtime parameters, also for their next start; raises as `Engine.reconfigure` does.
 
-        When one refuses, those before it get their old parameters back.
+        When one refuses, those before it get their old parameters back. One that is down takes them when it is back.
         """
-        engines = self.engines
-        old = {name: engines[name].runtime for name in runtimes}
+        engines = self._serving()
+        old = {name: engine.runtime for name, engine in engines.items()}
         done: list[str] = []
         try:
-            for name, runtime in runtimes.items():
-                engines[name].reconfigure(runtime, force=force)
+            for name in engines.keys() & runtimes.keys():
+                engines[name].reconfigure(runtimes[name], force=force)
                 done.append(name)
         except BaseException:
             for name in done:
@@ -119,6 +119,10 @@ class Fleet:
         for name, runtime in runtimes.items():
             known = self.configs[name]
             self.configs[name] = replace(known, config=replace(known.config, runtime=runtime))
+
+    def _serving(self) -> dict[str, Engine]:
+        replicas = [each for each in self.router.replicas if each.alive]
+        return {each.name: each.engine for each in replicas if isinstance(each.engine, Engine)}
 
     def start(self) -> None:
         """Begin to care for the replicas."""
@@ -135,17 +139,26 @@ class Fleet:
             self.ramp = Ramp(self.router, plan)
             return self.ramp
 
+    def stop_ramp(self, reason: str) -> Ramp:
+        """Stop the ramp, between two of its steps, and leave the weights as they are; RequestError (404) for none."""
+        with self._ramp_lock:
+            if self.ramp is None:
+                raise RequestError("there has been no ramp", code="no_ramp", status=404)
+            self.ramp.stop(reason)
+            return self.ramp
+
     def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         """Let live requests finish for `drain_timeout_s`, then end all replicas and what cares for them."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
+        self.supervisor.stop()
         ends = [threading.Thread(target=each.engine.shutdown, args=(drain_timeout_s,)) for each in self.router.replicas]
         for end in ends:
             end.start()
         for end in ends:
             end.join()
-        self.supervisor.close(JOIN_S)
+        self.supervisor.join(JOIN_S)
 
     def _relaunch(self, name: str) -> Engine:
         return self._launch(self.configs[name])

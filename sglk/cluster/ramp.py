@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 RampState = Literal["moving", "done", "rolled_back", "stopped"]
 
 MIN_REQUESTS = 20
-"""Requests in the window before the group is judged by its latencies and errors."""
+"""Requests since the last step before the group is judged by its latencies and errors; without them no step follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RampPlan:
     step: float
     """Added at each step, per cent of the traffic."""
     every_s: float
-    """Time between two steps, and the window over which the limits are judged."""
+    """Time between two steps at least; the limits are judged by what has ended since the last one."""
     limits: tuple[Limit, ...] = ()
     min_requests: int = MIN_REQUESTS
 
@@ -54,7 +54,7 @@ class Ramp:
         self.plan = plan
         self.state: RampState = "moving"
         self.reason = ""
-        """Why it ended."""
+        """Why it ended, or what it waits for."""
         self._router = router
         self._clock = clock
         self._group = router.group(plan.group)
@@ -77,12 +77,22 @@ class Ramp:
         if self._router.weights.number != self._last:
             self._end("stopped", f"the weights were changed by {self._router.weights.source}")
             return
-        window_s = min(self.plan.every_s, self._clock() - self._began_s)
-        trouble = self._trouble(window_s)
+        elapsed_s = self._clock() - self._began_s
+        figures = self._group.recent.figures(elapsed_s)
+        judged = figures["requests"] >= self.plan.min_requests
+        trouble = self._trouble(figures, judged)
         if trouble is not None:
             self._router.rollback(f"ramp of {self.plan.group}: {trouble}", source="ramp")
             self._end("rolled_back", trouble)
-        elif self._clock() - self._began_s >= self.plan.every_s:
+        elif elapsed_s < self.plan.every_s:
+            return
+        elif self.plan.limits and self.plan.to > self.share > 0 and not judged:
+            # Traffic that nobody has seen going well is no reason to send more of it.
+            self.reason = (
+                f"waiting at {self.share:g} % for the limits to be judged: {figures['requests']:.0f} of"
+                f" {self.plan.min_requests} requests have ended"
+            )
+        else:
             self._step() if self._has_further else self._end("done", f"{self.share:g} % reached and held")
 
     def stop(self, reason: str) -> None:
@@ -94,11 +104,10 @@ class Ramp:
     def _has_further(self) -> bool:
         return not math.isclose(self.share, self.plan.to, abs_tol=1e-9)
 
-    def _trouble(self, window_s: float) -> str | None:
+    def _trouble(self, figures: Mapping[str, float], judged: bool) -> str | None:
         if self._group.trouble is not None and self.share > 0:
             return f"the group takes no requests: {self._group.trouble}"
-        figures = self._group.recent.figures(window_s)
-        return broken(self.plan.limits, figures) if figures["requests"] >= self.plan.min_requests else None
+        return broken(self.plan.limits, figures) if judged else None
 
     def _step(self) -> None:
         left = self.plan.to - self.share
@@ -106,6 +115,7 @@ class Ramp:
         shares = shares_with(self._origin, self.plan.group, self.share)
         reason = f"ramp of {self.plan.group} to {self.plan.to:g} %, now {self.share:g} %"
         self._last = self._router.set_weights(shares, "ramp", reason, step_of=self._base).number
+        self.reason = ""
         self._began_s = self._clock()
 
     def _end(self, state: RampState, reason: str) -> None:

@@ -53,7 +53,6 @@ class Router:
         self._monotonic = clock
         self._balance = BALANCES[policy]
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         self._flights: dict[str, Flight] = {}
         self._picks = 0
         self._smooth = SmoothWeighted(self.weights.shares)
@@ -74,6 +73,11 @@ class Router:
         return len(self._flights)
 
     # Weights and states.
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether there is a group that a request can be sent to, however likely it is to fail there."""
+        return any(group.alive and self.weights.shares[name] > 0 for name, group in self.groups.items())
 
     def set_weights(
         self, shares: Mapping[str, float], source: str, reason: str = "", *, step_of: int | None = None
@@ -120,12 +124,6 @@ class Router:
                 logger.warning("group %s takes requests again", name)
             group.state = "serving"
         return group
-
-    def wait_drained(self, name: str, timeout_s: float) -> bool:
-        """Wait until a draining group has no open request; False when the time is over first."""
-        group = self.group(name)
-        with self._changed:
-            return self._changed.wait_for(lambda: group.open_requests == 0, timeout_s)
 
     def expire(self, name: str, message: str) -> int:
         """End the open requests of a group with the error `message`; returns how many."""
@@ -264,17 +262,25 @@ class Router:
         self._group_of(attempt.replica).recent.add(flight.end(self._monotonic(), failed=True))
         if not flight.started and not flight.moved and not flight.aborted:
             flight.moved = True
-            flight.avoid.update(self._group_of(attempt.replica).replicas)
-            try:
-                self._launch(flight)
-            except RequestError:
-                flight.context.run(logger.info, "request %s: nobody else can take it", name)
-            else:
-                attempt.replica.counters.moved += 1
+            if self._move(flight, attempt.replica):
                 return
+            flight.context.run(logger.info, "request %s: nobody else can take it", name)
         flight.attempt = None
         self._forget(flight)
         flight.on_output(flight.failure(error))
+
+    def _move(self, flight: Flight, failed: Replica) -> bool:
+        """Send a request to another group, or else to another replica of the same one; False when there is none."""
+        for avoided in (self._group_of(failed).replicas, [failed]):
+            flight.avoid = {*avoided}
+            try:
+                self._launch(flight)
+            except RequestError:
+                continue
+            with self._lock:
+                failed.counters.moved += 1
+            return True
+        return False
 
     def _expire(self, flight: Flight, replicas: Iterable[Replica], message: str) -> bool:
         with flight.lock:
@@ -291,7 +297,7 @@ class Router:
     def _settle(self, attempt: Attempt, outcome: Outcome, error: str = "") -> None:
         """Count the end of an attempt, and tell the breaker."""
         replica = attempt.replica
-        with self._changed:
+        with self._lock:
             replica.counters.ended[outcome] += 1
             replica.open_requests -= 1
             if outcome == "completed":
@@ -301,7 +307,6 @@ class Router:
             else:
                 replica.breaker.leave(attempt.probe)
             self._note_drained(self._group_of(replica))
-            self._changed.notify_all()
 
     def _forget(self, flight: Flight) -> None:
         with self._lock:
@@ -311,7 +316,9 @@ class Router:
         wanted = set(replicas)
         with self._lock:
             flights = list(self._flights.values())
-        return [flight for flight in flights if flight.attempt is not None and flight.attempt.replica in wanted]
+        # A flight may end meanwhile, hence read once.
+        attempts = [(flight, flight.attempt) for flight in flights]
+        return [flight for flight, attempt in attempts if attempt is not None and attempt.replica in wanted]
 
     def _group_of(self, replica: Replica) -> DeviceGroup:
         return self.groups[replica.name.rpartition("/")[0]]

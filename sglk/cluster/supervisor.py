@@ -52,6 +52,8 @@ class Supervisor:
         self._settings = settings or SupervisorSettings()
         self._clock = clock
         self._closing = False
+        self._lock = threading.Lock()
+        """Held while a replica gets its new engine, and when that is over for good."""
         self._care = {name: _Care(self._settings.first_wait_s) for name in launches}
 
     def tick(self) -> None:
@@ -69,9 +71,13 @@ class Supervisor:
                 self._router.give_up(replica, "a restart was asked for")
             self._care[replica.name].due_s = 0.0
 
-    def close(self, timeout_s: float) -> None:
-        """Start nothing any more, and wait for what is being started."""
-        self._closing = True
+    def stop(self) -> None:
+        """Let no replica come back from now on; what is being started ends as soon as it is."""
+        with self._lock:
+            self._closing = True
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what is being started, `timeout_s` for each."""
         for care in self._care.values():
             if care.thread is not None:
                 care.thread.join(timeout_s)
@@ -110,8 +116,9 @@ class Supervisor:
             replica.breaker.last_error = reason
             replica.state = "failed"
             return
-        if self._closing:
-            engine.shutdown(0.0)
-            return
-        care.wait_s = self._settings.first_wait_s
-        self._router.bring_back(replica, engine)
+        with self._lock:
+            if not self._closing:
+                care.wait_s = self._settings.first_wait_s
+                self._router.bring_back(replica, engine)
+                return
+        engine.shutdown(0.0)

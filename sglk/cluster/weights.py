@@ -1,15 +1,20 @@
 """Traffic weights of device groups: what is in force, since when and why, and the way back."""
 
-import math
+import reprlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from sglk.config.groups import BOUNDS, is_weight
 from sglk.errors import RequestError, nearest
 
 HISTORY_LENGTH = 200
 """Changes that are remembered."""
+
+_SHOWN = reprlib.Repr()
+# A few lines of YAML may stand for a list of 10^9 entries.
+_SHOWN.maxlevel, _SHOWN.maxstring, _SHOWN.maxlong = 1, 60, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,12 @@ def checked(shares: Mapping[str, object], names: Collection[str], *, partly: boo
     """
     for name, share in shares.items():
         if name not in names:
-            hint = nearest(str(name), names) or f"; there are {', '.join(names)}"
-            raise RequestError(f"no device group is named {name!r}{hint}", param=str(name), code="unknown_group")
-        if isinstance(share, bool) or not isinstance(share, int | float) or not math.isfinite(share) or share < 0:
-            message = f"weight {share!r} of device group {name!r} is not a number from 0 up"
+            hint = nearest(str(name)[:60], names) or f"; there are {', '.join(names)}"
+            raise RequestError(
+                f"no device group is named {_SHOWN.repr(name)}{hint}", param=str(name)[:60], code="unknown_group"
+            )
+        if not is_weight(share):
+            message = f"weight {_SHOWN.repr(share)} of device group {name!r} is not a number from 0 up{BOUNDS}"
             raise RequestError(message, param=name, code="invalid_value")
     if not partly and not any(shares.values()):
         message = "all weights would be 0; give at least one group a positive weight"

@@ -17,6 +17,15 @@ MAX_BYTES = 65536
 Stamp = tuple[int, int, int]
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases, by which a few lines can stand for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, `*name`; write the values out")
+        return super().compose_node(parent, index)
+
+
 class WeightsFile:
     """A YAML or JSON file `group: weight`, put into force whenever it changes.
 
@@ -68,13 +77,17 @@ class WeightsFile:
 
 def read_weights(path: Path) -> dict[str, Any]:
     """Return the mapping in the file; raises OSError, or RequestError when it is not one of weights."""
+    if not path.is_file():
+        # To open a pipe, say, would be to wait for its writer.
+        raise RequestError("it is not a file; name one that holds `group: weight` lines")
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise RequestError(f"more than {MAX_BYTES} bytes; write one line `group: weight` per device group")
     try:
-        loaded = yaml.safe_load(content.decode())
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        loaded = yaml.load(content.decode(), _PlainLoader)
+    # ValueError: such as the date 2001-99-99, and what is not UTF-8.
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise RequestError(f"neither YAML nor JSON ({' '.join(str(error).split())})") from None
     if isinstance(loaded, dict) and set(loaded) == {"weights"}:
         loaded = loaded["weights"]

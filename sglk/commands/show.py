@@ -86,7 +86,7 @@ def _pruned(node: Any) -> Any:
     if isinstance(node, dict):
         kept = {key: _pruned(value) for key, value in node.items()}
         return {key: value for key, value in kept.items() if value is not None and value not in ({}, [])}
-    return node
+    return [_pruned(each) for each in node] if isinstance(node, list) else node
 
 
 def _print_sources(composed: Composed[Any]) -> None:

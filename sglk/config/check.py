@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from urllib.parse import urlsplit
 
+from sglk.config.groups import SIMULATED
 from sglk.config.keys import leaves, lookup
 from sglk.config.quantization import is_declared
 from sglk.config.schema import (
@@ -112,8 +113,9 @@ def _problems(config: ServeConfig) -> Iterator[str]:
 
 def _kinds(groups: Sequence[GroupConfig], backend: str) -> Iterator[str]:
     kinds = {device.partition(":")[0] for group in groups for device in group.devices}
-    # Groups of several kinds are a fleet, of which the chosen chip is one part at most.
-    if len(kinds) == 1 and backend not in kinds:
+    # Groups of several kinds are a fleet, of which the chosen chip is one part at most; with backend=sim a kind may be
+    # the name of the chip that is simulated.
+    if len(kinds) == 1 and backend not in kinds and backend != SIMULATED:
         device = groups[0].devices[0]
         yield (
             f"device {device!r} of group {groups[0].name!r} is not a device of backend {backend!r}, which drives the"

@@ -9,12 +9,10 @@ from typing import Any
 
 from sglk.config.check import check
 from sglk.config.compose import Composed, compose
+from sglk.config.groups import SIMULATED
 from sglk.config.keys import lookup
 from sglk.config.schema import GroupConfig, RuntimeConfig, ServeConfig
 from sglk.errors import ConfigError, nearest
-
-SIMULATED = "sim"
-"""Kind of the devices that stand for any chip."""
 
 _NOT_SHARED = (
     "chip",
@@ -67,6 +65,8 @@ def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Pat
     for index in range(0, len(group.devices), tp_size):
         devices = group.devices[index : index + tp_size]
         base = _base(composed, group, _kind(group, devices), config_dir)
+        if base.backend.name == SIMULATED:
+            devices = [f"{SIMULATED}:{device.partition(':')[2]}" for device in devices]
         config = replace(
             base,
             runtime=_runtime(base.runtime, group, tp_size),
@@ -87,26 +87,35 @@ def _kind(group: GroupConfig, devices: Sequence[str]) -> str:
 
 
 def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: str | Path | None) -> ServeConfig:
-    """Return the deployment of the group's chip and model, with backend `kind`."""
+    """Return the deployment of the group's chip and model, with backend `kind`; a simulated one with `backend=sim`."""
     config = composed.config
+    simulated = SIMULATED in (kind, config.backend.name)
+    backend = SIMULATED if simulated else kind
     own = kind in (config.backend.name, config.chip.backend, SIMULATED)
     chip = group.chip or (config.chip.name if own else kind)
     model = group.model or config.model.name
-    if (chip, model, kind) == (config.chip.name, config.model.name, config.backend.name):
+    if (chip, model, backend) == (config.chip.name, config.model.name, config.backend.name):
         return ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
     typed = [*_shared(composed.words, group), f"chip={chip}"]
     typed += [f"model={model}"] if group.model else []
-    typed += ["backend=sim"] if kind == SIMULATED else []
+    typed += [f"backend={SIMULATED}"] if simulated else []
     try:
         config = compose("serve", typed, config_dir).config
     except ConfigError as error:
         raise ConfigError(f"device group {group.name!r}: {error}") from error
-    if kind != config.backend.name:
-        raise ConfigError(
-            f"device group {group.name!r} has devices {kind}:..., chip {chip!r} is driven by"
-            f" {config.chip.backend!r}; name a chip of {kind!r} in the group's `chip`"
-        )
+    if backend != config.backend.name:
+        raise ConfigError(f"device group {group.name!r} {_other_kind(kind, chip, config.chip.backend)}")
     return config
+
+
+def _other_kind(kind: str, chip: str, driver: str) -> str:
+    if kind == chip:
+        return (
+            f"has devices {kind}:..., which is the name of a chip that {driver!r} drives; write {driver}:0 and"
+            f" `chip: {chip}` in the group, or backend=sim to simulate it"
+        )
+    way_out = f"name a chip of {kind!r} in the group's `chip`"
+    return f"has devices {kind}:..., chip {chip!r} is driven by {driver!r}; {way_out}"
 
 
 def _shared(words: Sequence[str], group: GroupConfig) -> Iterator[str]:

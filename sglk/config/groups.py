@@ -1,6 +1,5 @@
 """Device groups, from `"cuda:0,cpu:0;cuda:1"` or the list form to GroupConfig."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,6 +8,14 @@ from typing import Any
 from sglk.config.quoting import shell_form
 from sglk.config.schema import GroupConfig
 from sglk.errors import ConfigError, nearest
+
+SIMULATED = "sim"
+"""Backend of the devices that stand for any chip."""
+
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-6, 1e9
+"""Beyond them sums and shares of floating-point numbers say nothing any more."""
+
+BOUNDS = f" ({SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, or 0)"
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_-]*:\d+")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -54,6 +61,13 @@ def parse_groups(value: Any, backend: str, tp_size: int = 1) -> list[GroupConfig
         )
     _check(groups)
     return groups
+
+
+def is_weight(value: object) -> bool:
+    """Return whether `value` can be the weight of a group."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or SMALLEST_WEIGHT <= value <= LARGEST_WEIGHT
 
 
 def _devices(text: str) -> list[str]:
@@ -104,7 +118,7 @@ def _check(groups: list[GroupConfig]) -> None:
                 )
         if twice := [device for device in dict.fromkeys(group.devices) if group.devices.count(device) > 1]:
             raise ConfigError(f"device {twice[0]!r} is in group {group.name!r} twice; name it once")
-        if not math.isfinite(group.weight) or group.weight < 0:
-            raise ConfigError(f"weight {group.weight} of device group {group.name!r} is not a number from 0 up")
+        if not is_weight(group.weight):
+            raise ConfigError(f"weight {group.weight} of device group {group.name!r} is not a number from 0 up{BOUNDS}")
     if not any(group.weight for group in groups if not group.standby):
         raise ConfigError("no device group but those on standby has a weight above 0; give at least one a weight")

@@ -1,5 +1,6 @@
 """The serving engine: one thread schedules, runs and answers; everybody else talks to it by messages."""
 
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -37,6 +38,9 @@ MAX_FAILED_STEPS = 5
 
 JOIN_TIMEOUT_S = 30.0
 """How long a shutdown waits for the step that is being computed."""
+
+CALL_TIMEOUT_S = 30.0
+"""How long others wait for the end of a step before the engine does what they ask for."""
 
 FIXED_KEYS = (
     "dtype",
@@ -260,13 +264,22 @@ class Engine:
         self._thread.join(JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             logger.warning("the engine is still in its last step after %g s; left behind", JOIN_TIMEOUT_S)
+            self._stopped = True
+            self._inbox.close("the engine is shut down")
         self._runner.close()
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run `function` on the engine's thread, between two steps, and return its result."""
         assert self._thread.ident is not None, "start() comes first"
         assert threading.current_thread() is not self._thread, "a callback cannot wait for its own engine"
-        return self._inbox.call(function).result()
+        promise = self._inbox.call(function)
+        try:
+            return promise.result(CALL_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            if not promise.cancel():
+                return promise.result()  # it has begun, or has just ended
+        message = f"the engine has been in one step for {self.stuck_s:.0f} s; try again when it is over"
+        raise RequestError(message, code="engine_busy", status=503)
 
     def _lose_runner(self, reason: str) -> None:
         """Let the engine's thread die of it, should it not find out by itself."""
@@ -340,7 +353,7 @@ class Engine:
             # The engine may have been reconfigured since the request was checked.
             request = answer.request if limits is self._core.limits else self._core.limits.check(answer.request)
         except RequestError as error:
-            self._fail(answer, Finish("error", message=str(error)))
+            self._fail(answer, Finish("error", message=str(error), code=error.code or "invalid_request"))
         else:
             self._core.scheduler.add(request, guide)
 

@@ -37,6 +37,8 @@ class Inbox:
         promise: Future[T] = Future()
 
         def task() -> None:
+            if not promise.set_running_or_notify_cancel():
+                return  # whoever asked waits no longer
             try:
                 promise.set_result(function())
             # Not lost: whoever waits for the promise gets it.
@@ -44,7 +46,8 @@ class Inbox:
                 promise.set_exception(error)
 
         def cancel(reason: str) -> None:
-            promise.set_exception(RequestError(reason, code="engine_stopped", status=503))
+            if promise.set_running_or_notify_cancel():
+                promise.set_exception(RequestError(reason, code="engine_stopped", status=503))
 
         self.post(task, cancel)
         return promise

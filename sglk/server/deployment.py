@@ -20,6 +20,7 @@ from sglk.server.fleet_metrics import FleetCollector
 from sglk.server.latency import LatencyMetrics
 from sglk.server.live_feed import LiveFeed
 from sglk.server.op_metrics import OpCollector
+from sglk.server.orders import Orders
 from sglk.server.spelling import Spelling
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Deployment:
         """Held while runtime parameters change."""
         self.cut_off = asyncio.Event()
         """Set when the server's time to finish is over: what is not complete by then ends now."""
+        self.orders = Orders()
+        """Drains and restarts on their way, by device group."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

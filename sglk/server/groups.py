@@ -20,6 +20,12 @@ from sglk.server.deployment import Deployment, deployment_of
 DRAIN_TIMEOUT_S = 60.0
 """How long running requests may take to finish when the caller does not say."""
 
+DRAIN_POLL_S = 0.05
+"""How often a draining group is looked at."""
+
+MAX_DRAIN_S = 24 * 3600.0
+"""Longest drain that can be asked for."""
+
 RECENT_S = 60.0
 """Over which time a group's latencies and error rate are shown."""
 
@@ -29,7 +35,9 @@ router = APIRouter(prefix="/admin", tags=["device groups"])
 class DrainBody(Body):
     """How to drain a group."""
 
-    timeout_s: float = Field(default=DRAIN_TIMEOUT_S, ge=0, description="a number of seconds from 0 up")
+    timeout_s: float = Field(
+        default=DRAIN_TIMEOUT_S, ge=0, le=MAX_DRAIN_S, description=f"a number of seconds from 0 to {MAX_DRAIN_S:g}"
+    )
     force: bool = Field(default=False, description="true or false")
 
 
@@ -83,15 +91,17 @@ async def drain(request: Request, name: str) -> dict[str, Any]:
     body = await _read_or(request, DrainBody)
     deployment = deployment_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
-    deployment.in_background(_finish_drain(deployment, name, body.timeout_s))
+    deployment.orders.give(name, _finish_drain(deployment, name, body.timeout_s))
     return describe_group(deployment, group)
 
 
 @router.post("/groups/{name}/undrain")
 async def undrain(request: Request, name: str) -> dict[str, Any]:
-    """Let a group take requests again."""
+    """Let a group take requests again; a drain or restart of it that is on its way ends."""
     deployment = deployment_of(request)
-    return describe_group(deployment, deployment.fleet.router.undrain(name))
+    group = deployment.fleet.router.undrain(name)
+    deployment.orders.cancel(name)
+    return describe_group(deployment, group)
 
 
 @router.post("/groups/{name}/restart", openapi_extra=body_schema(DrainBody))
@@ -100,7 +110,7 @@ async def restart(request: Request, name: str) -> dict[str, Any]:
     body = await _read_or(request, DrainBody)
     deployment = deployment_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
-    deployment.in_background(_drain_and_restart(deployment, name, body.timeout_s))
+    deployment.orders.give(name, _drain_and_restart(deployment, name, body.timeout_s))
     return describe_group(deployment, group)
 
 
@@ -116,15 +126,16 @@ async def start_ramp(request: Request) -> dict[str, Any]:
 @router.get("/ramp")
 async def show_ramp(request: Request) -> dict[str, Any]:
     """Describe the ramp on its way, or the last one."""
-    return describe_ramp(_ramp(request))
+    ramp = deployment_of(request).fleet.ramp
+    if ramp is None:
+        raise RequestError("there has been no ramp", code="no_ramp", status=404)
+    return describe_ramp(ramp)
 
 
 @router.delete("/ramp")
 async def stop_ramp(request: Request) -> dict[str, Any]:
     """Stop the ramp and leave the weights where they are."""
-    ramp = _ramp(request)
-    ramp.stop("asked for by an operator")
-    return describe_ramp(ramp)
+    return describe_ramp(deployment_of(request).fleet.stop_ramp("asked for by an operator"))
 
 
 def overview(deployment: Deployment) -> dict[str, Any]:
@@ -206,16 +217,12 @@ async def _read_or(request: Request, shape: type[DrainBody]) -> DrainBody:
     return await read_body(request, shape) if await request.body() else shape()
 
 
-def _ramp(request: Request) -> Ramp:
-    ramp = deployment_of(request).fleet.ramp
-    if ramp is None:
-        raise RequestError("there has been no ramp", code="no_ramp", status=404)
-    return ramp
-
-
 async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> None:
-    router = deployment.fleet.router
-    await asyncio.to_thread(router.wait_drained, name, timeout_s)
+    router, loop = deployment.fleet.router, asyncio.get_running_loop()
+    over_s = loop.time() + timeout_s
+    # Not in a thread: a few drains of an hour would leave none for long prompts.
+    while router.group(name).state == "draining" and loop.time() < over_s:
+        await asyncio.sleep(min(DRAIN_POLL_S, over_s - loop.time()))
     if router.group(name).state == "draining":
         router.expire(name, f"device group {name!r} was drained before the answer was complete; send the request again")
 

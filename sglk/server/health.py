@@ -53,10 +53,10 @@ async def _probe(deployment: Deployment) -> str:
 def _state(deployment: Deployment) -> str:
     if deployment.draining:
         return "shutting down"
-    groups = deployment.fleet.router.groups.values()
-    if any(group.alive for group in groups):
+    router = deployment.fleet.router
+    if router.takes_requests:
         return "ok"
-    return "; ".join(f"{group.name}: {group.trouble}" for group in groups)
+    return "; ".join(f"{name}: {group.trouble or 'weight 0'}" for name, group in router.groups.items())
 
 
 def _health_response(deployment: Deployment, state: str) -> Response:

@@ -78,6 +78,25 @@ def test_few_requests_are_no_verdict_and_old_ones_do_not_count() -> None:
         assert ramp.state == "moving"
 
 
+def test_no_step_follows_one_that_nobody_has_seen_going_well() -> None:
+    clock = Clock()
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 100, "b": 0}, clock=clock) as router:
+        ramp = Ramp(router, plan(), clock)
+        for _ in range(3):
+            clock.now_s += 20
+            serve(router, clock, count=5)
+            ramp.tick()
+        assert (ramp.state, share(router)) == ("moving", 20)
+        assert ramp.reason == "waiting at 20 % for the limits to be judged: 15 of 20 requests have ended"
+        serve(router, clock, count=5)
+        ramp.tick()
+        assert (share(router), ramp.reason) == (40, "")
+        free = Ramp(router, plan(limits=()), clock)
+        clock.now_s += 10
+        free.tick()
+        assert share(router) == 50
+
+
 def test_a_group_that_is_down_ends_the_ramp() -> None:
     clock = Clock()
     with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 100, "b": 0}, clock=clock) as router:

@@ -8,11 +8,13 @@ import pytest
 from sglk.cluster.breaker import BreakerSettings
 from sglk.cluster.router import Router
 from sglk.engine.batch import BatchRow
+from sglk.engine.messages import SamplingParams
 from sglk.errors import RequestError
 from sglk.testing.scripted import ScriptedRunner
 from tests.cluster.fleet import Clock, ask, ended, fleet, picks
 from tests.engine.receiving import ENDLESS, WAIT_S
 
+TWO_TOKENS = SamplingParams(max_new_tokens=2, temperature=0.0, ignore_eos=True)
 ONE_FAILURE = BreakerSettings(failures=1, cool_down_s=5)
 
 
@@ -70,6 +72,47 @@ def test_a_request_that_fails_after_its_first_token_ends_with_the_error() -> Non
         assert finish.message is not None
         assert "on fire" in finish.message
         assert picks(router) == {"a": 1, "b": 0}
+
+
+def test_in_a_group_of_its_own_a_request_moves_to_another_replica() -> None:
+    with fleet({"a": [ScriptedRunner(spoils=broken), ScriptedRunner()]}, policy="round_robin") as router:
+        assert ask(router, "r").wait().reason == "length"
+        failing, well = router.groups["a"].replicas
+        assert (failing.counters.moved, well.counters.ended) == (1, {"completed": 1})
+
+
+def test_with_traffic_for_dead_groups_alone_no_request_is_taken() -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        assert router.takes_requests
+        router.groups["a"].replicas[0].engine.shutdown()
+        assert router.groups["b"].ready
+        assert not router.takes_requests
+
+
+def test_four_hundred_sessions_keep_to_their_group_and_few_move_with_the_weights() -> None:
+    sessions = [f"session {number}" for number in range(400)]
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 80, "b": 20}) as router:
+
+        def home(turn: str, session: str) -> str:
+            before = picks(router)
+            ask(router, f"{turn} {session}", "x", TWO_TOKENS, session).wait()
+            return next(name for name, count in picks(router).items() if count > before[name])
+
+        first = {session: home("first", session) for session in sessions}
+        assert {session: home("again", session) for session in sessions} == first
+        assert 52 <= sum(name == "b" for name in first.values()) <= 108
+        router.set_weights({"a": 70, "b": 30}, "admin")
+        second = {session: home("second", session) for session in sessions}
+        moved = [session for session in sessions if first[session] != second[session]]
+        assert 20 <= len(moved) <= 64
+        assert {second[session] for session in moved} == {"b"}
+        router.drain("b")
+        assert {home("third", session) for session in sessions} == {"a"}
+        router.undrain("b")
+        before = picks(router)
+        for index in range(200):
+            ask(router, f"keyless {index}", "x", TWO_TOKENS).wait()
+        assert {name: count - before[name] for name, count in picks(router).items()} == {"a": 140, "b": 60}
 
 
 def test_a_request_moves_once_not_from_group_to_group() -> None:
@@ -167,8 +210,8 @@ def test_draining_lets_running_requests_finish_and_no_new_one_in() -> None:
             ask(router, f"s{index}").wait()
         assert picks(router) == {"a": 4, "b": 10}
         gate.set()
-        assert router.wait_drained("a", WAIT_S)
         assert [receiver.wait().reason for receiver in running] == ["length"] * 4
+        assert router.groups["a"].open_requests == 0
         assert router.groups["a"].state == "drained"
 
 
@@ -178,7 +221,6 @@ def test_what_is_still_open_when_the_time_is_over_gets_an_error() -> None:
         receivers = [ask(router, f"r{index}") for index in range(3)]
         router.set_weights({"b": 1}, "admin")
         router.drain("a")
-        assert not router.wait_drained("a", 0)
         assert router.expire("a", "the group was drained") == 3
         assert {receiver.wait().message for receiver in receivers} == {"the group was drained"}
         assert router.groups["a"].state == "drained"

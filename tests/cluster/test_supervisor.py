@@ -112,6 +112,26 @@ def test_a_replica_that_only_fails_requests_is_left_to_its_breaker() -> None:
         assert router.groups["a"].trouble == "circuit breaker open: the step failed: RuntimeError: device lost"
 
 
+def test_a_replica_that_is_ready_after_the_end_does_not_come_back() -> None:
+    launched: list[Engine] = []
+    go = threading.Event()
+
+    def launch() -> Engine:
+        go.wait(WAIT_S)
+        launched.append(engine_of(ScriptedRunner()))
+        return launched[0]
+
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}) as router:
+        supervisor = Supervisor(router, {"a/0": launch})
+        supervisor.restart("a")
+        supervisor.tick()
+        supervisor.stop()
+        go.set()
+        supervisor.join(WAIT_S)
+        assert router.groups["a"].replicas[0].engine is not launched[0]
+        assert not launched[0].is_alive
+
+
 def _tick_until_serving(supervisor: Supervisor, router: Router) -> None:
     supervisor.tick()
     _settled(supervisor)

@@ -1,5 +1,6 @@
 """Weights follow a file, and a bad file changes nothing."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,12 @@ def test_weights_set_by_hand_hold_until_the_file_changes(router: Router, tmp_pat
         ("!!python/object/apply:os.system ['true']", "neither YAML nor JSON"),
         ("a: 1 # " + "x" * 70000, "more than 65536 bytes"),
         ("[" * 5000, "neither YAML nor JSON"),
+        ("a: &a [1, 1]\nb: [*a, *a]", "an alias, `*name`"),
+        ("a: 2001-99-99", "neither YAML nor JSON"),
+        ("a: " + "9" * 5000, "neither YAML nor JSON"),
+        ("a: " + "9" * 400, "is not a number from 0 up"),
+        ("a: [[[[1]]]]", "weight [[...]"),
+        ("a: .inf", "weight inf"),
     ],
 )
 def test_a_bad_file_keeps_the_last_good_weights_and_says_so(
@@ -77,6 +84,14 @@ def test_a_bad_file_keeps_the_last_good_weights_and_says_so(
     file.tick()
     assert file.error is None
     assert router.weights.shares == {"a": 5, "b": 20}
+
+
+def test_a_pipe_or_a_folder_holds_nobody_up(router: Router, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        file = WeightsFile(path, router)
+        file.tick()
+        assert "it is not a file" in (file.error or "")
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(router: Router, tmp_path: Path) -> None:

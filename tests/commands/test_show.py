@@ -13,7 +13,7 @@ def test_show_prints_the_configuration_and_every_source(capsys: pytest.CaptureFi
     config = yaml.safe_load(text)
     assert config["chip"]["name"] == "kunlun"
     assert config["runtime"]["chunked_prefill_size"] == 3072
-    assert config["groups"] == [{"name": "group0", "devices": ["kunlun:0"], "weight": 1.0}]
+    assert config["groups"] == [{"name": "group0", "devices": ["kunlun:0"], "weight": 1.0, "standby": False}]
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:] if line.strip()}
     assert rows["runtime.schedule_policy"] == ["lpm", "command", "line"]
     assert rows["runtime.mem_fraction_static"] == ["0.75", "chip", "kunlun"]

@@ -47,6 +47,22 @@ def test_simulated_devices_have_the_shape_of_their_groups_chip() -> None:
     assert b.config.chip.memory_gib == 96
 
 
+def test_with_the_simulator_chosen_devices_may_be_named_for_their_chip() -> None:
+    a, b = fleet("backend=sim", "model=smollm2", "groups='h100:0;kunlun:1'")
+    assert (a.config.backend.name, a.config.chip.name, a.config.groups[0].devices) == ("sim", "h100", ["sim:0"])
+    assert (b.config.backend.name, b.config.chip.name, b.config.groups[0].devices) == ("sim", "kunlun", ["sim:1"])
+    assert b.config.runtime.chunked_prefill_size == 3072
+    (only,) = fleet("chip=h100", "backend=sim", "model=smollm2", "groups=h100:0")
+    assert (only.config.backend.name, only.config.groups[0].devices) == ("sim", ["sim:0"])
+
+
+def test_a_chips_name_in_place_of_its_backends_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"name of a chip that 'cuda' drives; write cuda:0 and `chip: h100`"):
+        fleet("chip=cpu", "model=smollm2", "groups='h100:0;cpu:0'")
+    with pytest.raises(ConfigError, match=r"device group 'group0': chip=h1000 is unknown; did you mean 'h100'"):
+        fleet("backend=sim", "model=smollm2", "groups=h1000:0")
+
+
 def test_tensor_parallel_sets_are_replicas() -> None:
     groups = "groups=[{name: a, devices: 'cuda:0,cuda:1,cuda:2,cuda:3', tp_size: 2}]"
     first, second = fleet("chip=cuda", "model=qwen7b", groups)

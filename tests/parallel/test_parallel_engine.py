@@ -18,7 +18,6 @@ from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
 from sglk.engine.parallel_runner import ParallelRunner
 from sglk.errors import CapacityError, ConfigError, RequestError
-from sglk.server.serve import serve
 from sglk.testing.tiny import write_tiny_model
 from tests.engine.receiving import ENDLESS, Receiver, submit
 from tests.test_child import eventually, lives
@@ -238,12 +237,3 @@ def test_a_model_that_cannot_be_split_or_read_is_refused_and_nothing_stays(tmp_p
     with pytest.raises(ConfigError, match=r"tp_size=2 does not split the 6 attention heads, 3 .*; allowed: 1"):
         Engine.from_config(compose("serve", [f"model={folder}", "runtime.tp_size=2"]).config)
     assert children(os.getpid()) == before
-
-
-@pytest.mark.parametrize("words", [["groups='cpu:0,cpu:1'"], ["groups='cpu:0,cpu:1;cpu:2,cpu:3'", "runtime.tp_size=2"]])
-def test_one_group_of_as_many_devices_as_ranks_is_served(words: list[str]) -> None:
-    config = compose("serve", ["model=qwen7b", *words]).config
-    with pytest.raises(
-        ConfigError, match=r"serves one group of runtime\.tp_size=[12] devices, name that many in groups"
-    ):
-        serve(config, None)

@@ -1,6 +1,7 @@
 """Several device groups behind one entry: weights, sessions, failures, draining, ramps."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -120,6 +121,79 @@ def test_what_outlasts_the_drain_ends_with_an_error() -> None:
         assert b"was drained before" in response.read()
         connection.close()
         assert admin(served, "GET", "groups")["groups"][0]["state"] == "drained"  # type: ignore[index]
+
+
+def test_many_drains_do_not_keep_the_server_from_its_other_work() -> None:
+    with serving({"a": patient_runner(), "b": answering("b", context_length=50_000, kv_tokens=50_000)}) as served:
+        admin(served, "PATCH", "groups/weights", {"a": 1, "b": 0})
+        connection = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 1)
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        for _ in range(40):
+            admin(served, "POST", "groups/a/drain", {"timeout_s": 3600})
+        # A long text is tokenised in a thread.
+        assert served.post("/v1/completions", {"prompt": "x" * 20_000, "max_tokens": 1}).status_code == 200
+        error_of(served.post("/admin/groups/a/drain", {"timeout_s": 1e300}), 400)
+        connection.close()
+
+
+def test_the_last_order_for_a_group_holds() -> None:
+    with serving({"a": patient_runner(), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
+        connection = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 1)
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        admin(served, "POST", "groups/a/restart", {"timeout_s": 0.3})
+        assert admin(served, "POST", "groups/a/undrain")["state"] == "serving"
+        admin(served, "POST", "groups/a/drain", {"timeout_s": 3600})
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() > began + 0.5)
+        assert admin(served, "GET", "groups")["groups"][0]["state"] == "draining"  # type: ignore[index]
+        assert served.deployment.fleet.router.groups["a"].replicas[0].counters.restarts == 0
+        admin(served, "POST", "groups/a/drain", {"timeout_s": 0})
+        assert connection.getresponse().status == 500
+        connection.close()
+
+
+@pytest.mark.parametrize("share", [10**400, 1e300, 1e-300, "x" * 10**6, [[1] * 10**5]])
+def test_weights_that_no_sum_survives_are_refused_in_few_words(pair: Served, share: object) -> None:
+    for body in ({"a": share}, {"weights": {"a": share}}):
+        error = error_of(pair.client.patch("/admin/groups/weights", json=body), 400)
+        assert len(error["message"]) < 300
+    error = error_of(pair.client.patch("/admin/groups/weights", json={"x" * 10**5: 1}), 400)
+    assert len(error["message"]) < 300
+
+
+def test_a_group_that_hangs_holds_up_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglk.engine.engine.CALL_TIMEOUT_S", 0.2)
+    gate = threading.Event()
+    with serving({"a": answering("a", gate=gate), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
+        connection = served.call("/v1/completions", {"prompt": "x", "temperature": 0})
+        wait_until(lambda: served.deployment.fleet.first.stuck_s > 0)
+        assert error_of(served.post("/flush_cache"), 503)["code"] == "engine_busy"
+        error_of(served.post("/admin/runtime", {"max_running_requests": 3}), 503)
+        for path in ("/health", "/metrics", "/server_info", "/get_load", "/admin/groups", "/admin/runtime"):
+            assert served.get(path).status_code == 200
+        gate.set()
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert served.post("/admin/runtime", {"max_running_requests": 3}).status_code == 200
+
+
+def test_a_group_that_is_down_leaves_every_route_usable() -> None:
+    with serving({"a": answering("a"), "b": answering("b")}, router={"restart_wait_s": 600.0}) as served:
+        served.deployment.fleet.first.shutdown()
+        wait_until(lambda: admin(served, "GET", "groups")["groups"][0]["replicas"][0]["state"] == "failed")  # type: ignore[index]
+        for path in ("/health", "/health_generate", "/metrics", "/server_info", "/get_load", "/v1/models", "/get_ops"):
+            assert served.get(path).status_code in (200, 404), path
+        assert served.post("/flush_cache").status_code == 200
+        replicas = admin(served, "POST", "runtime", {"max_running_requests": 3})["replicas"]
+        assert replicas["b/0"]["runtime"]["max_running_requests"] == 3  # type: ignore[index]
+        # The one that is down takes it with its next start.
+        assert served.deployment.fleet.configs["a/0"].config.runtime.max_running_requests == 3
+        admin(served, "PATCH", "groups/weights", {"a": 1, "b": 0})
+        assert served.get("/health").json()["groups"]["a"].startswith("failed")
+        assert served.get("/health").status_code == 503
+        assert "requests now" in error_of(served.post("/v1/completions", {"prompt": "x"}), 503)["message"]
 
 
 def test_the_last_group_is_drained_by_force_alone_and_then_the_answer_is_503(pair: Served) -> None:
