@@ -1,14 +1,17 @@
 """The HTTP application: routes, keys, counters and error bodies around one deployment."""
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 import sglk
 from sglk.server import admin, advice, chat, completions, dashboard, groups, health, info, metrics, models, native
-from sglk.server.access import RecordRequests
+from sglk.server.access import OnEnd, RecordRequests
 from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
 from sglk.server.deployment import Deployment
 from sglk.server.errors import add_error_handlers
+from sglk.server.origin import SameOrigin
+from sglk.server.port import is_loopback
 
 ROUTERS = (
     models.router,
@@ -25,8 +28,8 @@ ROUTERS = (
 )
 
 
-def create_app(deployment: Deployment) -> FastAPI:
-    """Return the application that serves `deployment`, whose engine runs."""
+def create_app(deployment: Deployment, on_end: OnEnd | None = None) -> FastAPI:
+    """Return the application that serves `deployment`, whose engine runs; `on_end` is told of every request's end."""
     app = FastAPI(title="sglk", version=sglk.__version__, description="OpenAI and native API of one served model.")
     app.state.deployment = deployment
     for router in ROUTERS:
@@ -34,7 +37,17 @@ def create_app(deployment: Deployment) -> FastAPI:
     add_error_handlers(app)
     server = deployment.config.server
     # The last one added is the outermost: refusals for a missing key are counted too.
-    app.add_middleware(BearerAuth, api_key=server.api_key, admin_api_key=server.admin_api_key)
+    local = is_loopback(server.host)
+    app.add_middleware(BearerAuth, api_key=server.api_key, admin_api_key=server.admin_api_key, local=local)
+    app.add_middleware(SameOrigin, allowed=server.cors_origins, local=local)
+    if server.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=server.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id", deployment.config.router.session_header],
+            expose_headers=["x-request-id"],
+        )
     app.add_middleware(CountRequests, counters=deployment.counters)
-    app.add_middleware(RecordRequests)
+    app.add_middleware(RecordRequests, on_end=on_end)
     return app

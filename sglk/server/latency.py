@@ -19,7 +19,7 @@ WAIT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 
 
 LABELS = ("model", "group", "replica")
 
-SGLANG_NAMES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+SGLANG_NAMES = ("time_to_first_token", "queue_time", "inter_token_latency", "e2e_request_latency")
 """Histograms that SGLang has under the same name, with `sglang:` before it."""
 
 

@@ -27,6 +27,8 @@ class LiveFeed:
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self.journal = Journal()
+        self.viewers = 0
+        """Who follow the events now."""
         self._every_s = every_s
         self._points: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._number = 0
@@ -54,15 +56,19 @@ class LiveFeed:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events: first all points, then what is new; the last one says `closing`."""
         seen = None
-        while not self._closed:
-            if self._now is None or seen == self._number:
-                await self._news.wait()
-                continue
-            new = KEPT if seen is None else self._number - seen
-            points = self.points[-new:]
-            first, seen = seen is None, self._number
-            yield event({"first": first, "points": points, "now": self._now})
-        yield event({"closing": True})
+        self.viewers += 1
+        try:
+            while not self._closed:
+                if self._now is None or seen == self._number:
+                    await self._news.wait()
+                    continue
+                new = KEPT if seen is None else self._number - seen
+                points = self.points[-new:]
+                first, seen = seen is None, self._number
+                yield event({"first": first, "points": points, "now": self._now})
+            yield event({"closing": True})
+        finally:
+            self.viewers -= 1
 
     async def _run(self, take: Callable[[], Taken]) -> None:
         with self.journal.listening():

@@ -33,6 +33,7 @@ def gauges(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
     yield "sglang:num_running_reqs", stats.running_requests, "Same as sglk_running_requests."
     yield "sglang:num_queue_reqs", stats.queued_requests, "Same as sglk_queued_requests."
     yield "sglang:num_used_tokens", stats.kv_used_tokens, "Same as sglk_kv_used_tokens."
+    yield "sglang:max_total_num_tokens", stats.kv_capacity_tokens, "Same as sglk_kv_capacity_tokens."
     yield "sglang:token_usage", token_usage(stats), "Same as sglk_kv_usage_ratio."
     yield "sglang:cache_hit_rate", cache_hit_rate(stats), "Same as sglk_cache_hit_ratio."
     yield "sglang:gen_throughput", stats.generation_throughput, "Same as sglk_generation_tokens_per_second."
@@ -52,6 +53,10 @@ def counters(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
     yield "sglang:prompt_tokens", stats.prompt_tokens, "Same as sglk_prompt_tokens."
     yield "sglang:cached_tokens", stats.cached_prompt_tokens, "Same as sglk_cached_prompt_tokens."
     yield "sglang:generation_tokens", stats.generated_tokens, "Same as sglk_generated_tokens."
+    yield "sglang:num_requests", stats.requests_finished, "Same as sglk_sequences_finished."
+    yield "sglang:num_aborted_requests", stats.requests_aborted, "Same as sglk_sequences_aborted."
+    yield "sglang:num_retracted_requests", stats.retractions, "Same as sglk_retractions."
+    yield "sglang:evicted_tokens", stats.evicted_tokens, "Same as sglk_evicted_tokens."
 
 
 router = APIRouter()

@@ -18,6 +18,8 @@ from sglk.server.deployment import Deployment
 from sglk.server.http_server import HttpServer
 from sglk.server.logs import set_up_logging
 from sglk.server.port import bind, url_of
+from sglk.server.tls import scheme_of, tls_files
+from sglk.server.tracing import tracing_to
 
 
 def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> None:
@@ -28,10 +30,14 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
     """
     _check_supported(config)
     set_up_logging(config.server.log_level, config.server.log_format)
-    with closing(bind(config.server.host, config.server.port)) as listener:
+    with (
+        tracing_to(config.server.otlp_endpoint, config.server.served_model_name or config.model.name) as on_end,
+        closing(bind(config.server.host, config.server.port)) as listener,
+    ):
+        tls_files(config.server)
         deployment = load_deployment(config, profile_path, replicas)
         deployment.fleet.start()
-        url = url_of(listener)
+        url = url_of(listener, scheme_of(config.server))
 
         def announce() -> None:
             lines = [*announcement(deployment, url)]
@@ -39,7 +45,7 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
                 lines.append(ready_line(deployment, url))
             say(lines)
 
-        HttpServer(create_app(deployment), deployment, announce).run_until_stopped(listener)
+        HttpServer(create_app(deployment, on_end), deployment, announce).run_until_stopped(listener)
 
 
 def load_deployment(

@@ -47,7 +47,8 @@ class Page:
         self._session: str | None = None
         self.complaints: list[str] = []
         """Errors and warnings on the console, and exceptions that nobody caught."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -92,13 +93,18 @@ class Page:
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(picture["data"]))
 
+    def close(self) -> None:
+        """Let the browser end, and wait for its last words."""
+        os.close(self._orders)
+        self._listener.join(20)
+        self._replies.close()
+
     def _listen(self) -> None:
         text = b""
-        with contextlib.suppress(ValueError, OSError):  # closed at the end
-            while chunk := self._replies.read1():
-                *messages, text = (text + chunk).split(b"\0")
-                for message in messages:
-                    self._hear(json.loads(message))
+        while chunk := self._replies.read1():
+            *messages, text = (text + chunk).split(b"\0")
+            for message in messages:
+                self._hear(json.loads(message))
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "id" in message:
@@ -131,11 +137,8 @@ def chromium(profile: Path) -> Iterator[Page]:
     os.close(order_end)
     os.close(reply_end)
     try:
-        yield Page(orders, replies)
+        with contextlib.closing(Page(orders, replies)) as page:
+            yield page
     finally:
-        os.close(orders)
-        try:
-            browser.wait(10)
-        except subprocess.TimeoutExpired:
-            browser.kill()
-            browser.wait()
+        browser.kill()
+        browser.wait()

@@ -29,6 +29,7 @@ from sglk.engine.engine import Engine
 from sglk.models.byte_level import BOS, CHATML, EOS, EOS_ID, SPECIAL_TOKENS, byte_tokenizer
 from sglk.models.chat import load_chat_template
 from sglk.models.tokenizer import Tokenizer
+from sglk.server.access import OnEnd
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
 from sglk.testing.scripted import ScriptedRunner
@@ -84,13 +85,15 @@ def patient_runner(**settings: Any) -> ScriptedRunner:
 
 
 @contextlib.contextmanager
-def serving(runner: ScriptedRunner | Mapping[str, ScriptedRunner] | None = None, **settings: Any) -> Iterator["Served"]:
-    """Serve over a real socket until the block ends."""
+def serving(
+    runner: ScriptedRunner | Mapping[str, ScriptedRunner] | None = None, *, on_end: OnEnd | None = None, **settings: Any
+) -> Iterator["Served"]:
+    """Serve over a real socket until the block ends; `on_end` is told of every request's end."""
     runner = runner or ScriptedRunner(eos_token_ids=frozenset({EOS_ID}))
     deployment = deploy(runner, **settings)
     deployment.fleet.start()
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(deployment), log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(create_app(deployment, on_end), log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

@@ -88,7 +88,8 @@ def test_labels_come_from_the_configuration_alone(served: Served) -> None:
         for sample in family.samples:
             labels = set(sample.labels.items()) - {("le", sample.labels.get("le"))}
             known = {("model", MODEL), ("model_name", MODEL), ("group", "left"), ("replica", "left/0")}
-            assert {each for each in labels if each[0] not in ("state", "outcome")} <= known, sample.name
+            fixed = ("state", "outcome", "chip", "backend")
+            assert {each for each in labels if each[0] not in fixed} <= known, sample.name
 
 
 def test_the_first_token_s_time_splits_into_queue_and_prefill() -> None:
@@ -100,7 +101,9 @@ def test_the_first_token_s_time_splits_into_queue_and_prefill() -> None:
     )
 
     def total(name: str) -> float:
-        value = registry.get_sample_value(f"sglk_{name}_seconds_sum", {"model": "tiny", "group": "default"})
+        value = registry.get_sample_value(
+            f"sglk_{name}_seconds_sum", {"model": "tiny", "group": "default", "replica": "default/0"}
+        )
         assert value is not None
         return value
 
