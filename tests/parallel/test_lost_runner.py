@@ -1,5 +1,7 @@
 """An engine whose runner is lost dies at once, says why, and leaves nothing running."""
 
+import threading
+
 import pytest
 
 from sglk.config.schema import RuntimeConfig
@@ -14,9 +16,11 @@ def test_a_step_that_loses_the_runner_is_not_tried_again() -> None:
     def lose(step: int, batch: Batch) -> None:
         raise RunnerLost("rank 3 is gone")
 
-    runner = ScriptedRunner(before_step=lose)
+    gate = threading.Event()
+    runner = ScriptedRunner(before_step=lose, gate=gate)
     with running(runner) as engine:
         receivers = [submit(engine, str(index), "hi") for index in range(3)]
+        gate.set()
         assert {receiver.wait().message for receiver in receivers} == {"the engine died: rank 3 is gone"}
         engine._thread.join(20)
         assert len(runner.batches) == 1
