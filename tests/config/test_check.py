@@ -46,7 +46,7 @@ from sglk.errors import ConfigError
         (["runtime.tp_size=0"], "runtime.tp_size=0 is too small"),
         (["server.port=65536"], "allowed: 0 (any free port) to 65535"),
         (["server.port=-1"], "is not a port"),
-        (["server.log_format=xml"], "'xml'"),
+        (["server.log_format=xml"], "server.log_format=xml"),
         (["server.otlp_endpoint=localhost:4318"], "does not begin with http:// or https://"),
         (["backend.fallback=never"], "allowed: allow, warn, forbid"),
         (["backend.fallback=forbid", "backend.quarantine=true"], "quarantine=true runs the reference, which"),
