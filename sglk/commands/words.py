@@ -14,8 +14,17 @@ _FLAGS = {
     "plugins": ("--json",),
     "doctor": ("--json",),
     "ops": ("--json",),
+    "plan": ("--json",),
 }
-_COMPOSING = {"serve": "serve", "bench": "bench", "tune": "tune", "show": "tune", "doctor": "serve", "ops": "ops"}
+_COMPOSING = {
+    "serve": "serve",
+    "bench": "bench",
+    "tune": "tune",
+    "show": "tune",
+    "doctor": "serve",
+    "ops": "ops",
+    "plan": "plan",
+}
 """Command -> the command whose keys it takes; `show` takes those of all."""
 
 _VALUES = {
@@ -25,6 +34,7 @@ _VALUES = {
     "backend.fallback": check.FALLBACKS,
     "server.log_level": check.LOG_LEVELS,
     "server.log_format": check.LOG_FORMATS,
+    "plan.engine": check.PLANNED_ENGINES,
     "workload.kind": check.WORKLOADS,
     "workload.arrival": check.ARRIVALS,
     "bench.api": check.APIS,

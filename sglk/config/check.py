@@ -18,6 +18,8 @@ from sglk.config.schema import (
     ModelConfig,
     ObjectiveConfig,
     OpsConfig,
+    PlanConfig,
+    RoomConfig,
     RouterConfig,
     RuntimeConfig,
     SearchConfig,
@@ -38,6 +40,8 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 FALLBACKS = ("allow", "warn", "forbid")
 ENGINES = ("native",)
+PLANNED_ENGINES = ("native", "sglang")
+"""Engines whose automatic values a plan can tell."""
 MAX_INTEGER = 2**31 - 1
 """Counts, sizes and seeds reach arrays and libraries that hold no more."""
 MAX_WORKLOAD_TOKENS = 10**8
@@ -105,6 +109,8 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield from _load(config.bench)
     if isinstance(config, OpsConfig):
         yield from _trial_ops(config.ops)
+    if isinstance(config, PlanConfig):
+        yield from _room(config.plan)
     if isinstance(config, TuneConfig):
         yield from _objective(config.objective)
         yield from _search(config.search, config.objective, config)
@@ -379,6 +385,14 @@ def _trial_ops(ops: TrialOpsConfig) -> Iterator[str]:
     yield from _positive("ops.time_s", ops.time_s)
     if not ops.failures:
         yield "ops.failures is empty; write a folder, such as ./op-failures"
+
+
+def _room(plan: RoomConfig) -> Iterator[str]:
+    for name, least in (("context_length", 2), ("requests", 1)):
+        yield from _at_least(f"plan.{name}", getattr(plan, name), least)
+        yield from _at_most(f"plan.{name}", getattr(plan, name))
+    if plan.engine is not None:
+        yield from _one_of("plan.engine", plan.engine, PLANNED_ENGINES)
 
 
 def _at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:

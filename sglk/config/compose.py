@@ -31,7 +31,7 @@ from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
 from sglk.config.quoting import quoted
-from sglk.config.schema import BenchConfig, OpsConfig, ServeConfig, TuneConfig
+from sglk.config.schema import BenchConfig, OpsConfig, PlanConfig, ServeConfig, TuneConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
 from sglk.config.values import explain, require_values
@@ -81,6 +81,10 @@ def compose(
 def compose(
     command: Literal["ops"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
 ) -> Composed[OpsConfig]: ...
+@overload
+def compose(
+    command: Literal["plan"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
+) -> Composed[PlanConfig]: ...
 @overload
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]: ...
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]:

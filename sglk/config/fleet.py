@@ -20,6 +20,7 @@ _NOT_SHARED = (
     "backend.name",
     "backend.options",
     "workload",
+    "plan",
     "bench",
     "objective",
     "search",

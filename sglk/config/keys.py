@@ -10,13 +10,14 @@ from functools import cache
 from typing import Any, Union
 
 from sglk.config import schema
-from sglk.config.schema import BenchConfig, OpsConfig, ServeConfig, TuneConfig
+from sglk.config.schema import BenchConfig, OpsConfig, PlanConfig, ServeConfig, TuneConfig
 
 ROOTS: dict[str, type[ServeConfig]] = {
     "serve": ServeConfig,
     "bench": BenchConfig,
     "tune": TuneConfig,
     "ops": OpsConfig,
+    "plan": PlanConfig,
 }
 """Root dataclass per composable command."""
 
@@ -25,6 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "bench": ("chip", "model", "backend", "engine", "runtime", "workload", "profiles"),
     "tune": ("chip", "model", "backend", "engine", "runtime", "workload", "objective", "search", "profiles"),
     "ops": ("chip", "model", "backend", "engine", "runtime", "profiles"),
+    "plan": ("chip", "model", "backend", "engine", "runtime", "profiles"),
 }
 """Configuration groups that a command composes, in the order of its defaults list."""
 

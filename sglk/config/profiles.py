@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-READS_PROFILES = ("serve", "bench", "ops")
+READS_PROFILES = ("serve", "bench", "ops", "plan")
 """Commands that look for a tuned profile on their own."""
 
 

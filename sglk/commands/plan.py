@@ -1,0 +1,49 @@
+"""`sglk plan`: whether and how a model fits its devices, without weights, torch or a device."""
+
+import json
+from collections.abc import Sequence
+
+from sglk.commands.flags import common_flags
+from sglk.commands.help import command_help
+from sglk.commands.plan_document import document
+from sglk.commands.plan_tables import print_plan
+from sglk.commands.terminal import warn
+from sglk.config.check import ENGINES
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
+from sglk.config.schema import PlanConfig
+from sglk.planner.plan import plan_deployment
+
+_EXAMPLES = (
+    "sglk plan chip=a100_40g model=qwen32b runtime.tp_size=2",
+    "sglk plan chip=kunlun model=qwen32b plan.context_length=4096 plan.requests=8",
+    "sglk plan chip=h100 model=qwen72b runtime.tp_size=4 engine=sglang",
+    """sglk plan chip=h100 model=qwen7b groups="'cuda:0,cuda:1;cpu:0'" --json""",
+)
+_FLAGS = (("--json", "one document with all figures in bytes"),)
+_SUMMARY = (
+    "Say whether a model fits its devices, with how many KV tokens and requests, and the smallest changes that make\n"
+    "it fit. Exit code 1 when it does not fit as it stands."
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the plan of a deployment; returns 0 when every replica fits as it stands, else 1."""
+    flags = common_flags(arguments, switches=("--json",))
+    if flags.help:
+        command_help("plan", _SUMMARY, PlanConfig, _EXAMPLES, _FLAGS)
+        return 0
+    composed = compose("plan", [_planned_engine(word) for word in flags.arguments], flags.config_dir)
+    warn(composed.warnings)
+    plan = plan_deployment(replica_configs(composed, flags.config_dir), composed.config.plan)
+    if "--json" in flags.switches:
+        print(json.dumps(document(plan), indent=2, ensure_ascii=False))
+    else:
+        print_plan(plan)
+    return 0 if plan.verdict == "fits" else 1
+
+
+def _planned_engine(word: str) -> str:
+    """An engine that cannot be served by this version can be planned for all the same."""
+    key, _, name = word.partition("=")
+    return f"plan.engine={name}" if key == "engine" and name == "sglang" and name not in ENGINES else word

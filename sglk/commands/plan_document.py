@@ -1,0 +1,76 @@
+"""The JSON document of `sglk plan`: sizes in bytes, and every figure under one stable name."""
+
+from dataclasses import asdict
+from typing import Any
+
+import sglk
+from sglk.planner.options import kv_options, weight_options
+from sglk.planner.plan import DeploymentPlan, ReplicaPlan
+from sglk.planner.ways import Way
+
+SCHEMA_VERSION = 1
+"""Of the document: raised when a field changes its meaning or goes."""
+
+
+def document(plan: DeploymentPlan) -> dict[str, Any]:
+    """Return the plan as JSON holds it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sglk": sglk.__version__,
+        "kind": "planned",
+        "verdict": plan.verdict,
+        "replicas": [_replica(replica) for replica in plan.replicas],
+        "devices": [asdict(device) for device in plan.devices],
+    }
+
+
+def _replica(plan: ReplicaPlan) -> dict[str, Any]:
+    config, found, wanted, room = plan.config, plan.found, plan.wanted, plan.subject.room
+    return {
+        "name": plan.name,
+        "group": config.groups[0].name,
+        "devices": config.groups[0].devices,
+        "chip": config.chip.name,
+        "backend": config.backend.name,
+        "model": config.model.name,
+        "verdict": plan.verdict,
+        "why": plan.why,
+        "wanted": asdict(wanted),
+        "dtype": found.dtype,
+        "quantization": found.quantization,
+        "tp_size": found.tp_size,
+        "tp_sizes": plan.subject.tp_sizes(),
+        "per_device": {
+            "memory": room.total,
+            "memory_source": room.source,
+            "mem_fraction_static": config.runtime.mem_fraction_static,
+            "planned": found.planned,
+            "static": found.static,
+            "weights": {**asdict(found.weights), "total": found.weights.total},
+            "kv_pool": found.kv_bytes,
+            "reserve": found.reserve,
+            "reserve_needed_estimate": found.reserve_needed,
+        },
+        "kv": {
+            "dtype": found.kv_dtype,
+            "bytes_per_token": found.kv_bytes_per_token,
+            "tokens": found.kv_tokens,
+            "page_size": found.page_size,
+            "requests": found.requests(wanted.context_length),
+        },
+        "max_running_requests": config.runtime.max_running_requests,
+        "ways": [_way(way) for way in plan.ways],
+        "undeclared": plan.undeclared,
+        "weight_options": [asdict(option) for option in weight_options(plan.subject)],
+        "kv_options": [asdict(option) for option in kv_options(plan.subject, wanted)],
+        "upstream": asdict(plan.upstream) if plan.upstream else None,
+    }
+
+
+def _way(way: Way) -> dict[str, Any]:
+    return {
+        "changes": way.changes,
+        "why": way.why,
+        "weights": way.result.weights.total,
+        "kv_tokens": way.result.kv_tokens,
+    }

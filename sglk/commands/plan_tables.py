@@ -1,0 +1,153 @@
+"""The tables of `sglk plan`."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from sglk.commands.terminal import console, plain_table
+from sglk.planner.options import WeightOption, kv_options, weight_options
+from sglk.planner.plan import DeploymentPlan, DevicePlan, ReplicaPlan
+from sglk.planner.upstream import VERSION
+
+_STYLES = {"fits": "bold green", "fits with changes": "bold yellow", "cannot": "bold red"}
+_SIZES_SHOWN = 8
+_WAYS_SHOWN = 5
+
+
+def print_plan(plan: DeploymentPlan) -> None:
+    """Print every replica, then the details of each that is not like one before, then memory that several share."""
+    screen = console()
+    _print_replicas(plan.replicas, screen)
+    shown: list[ReplicaPlan] = []
+    for replica in plan.replicas:
+        if not any(_alike(replica, other) for other in shown):
+            shown.append(replica)
+            _print_details(replica, screen, named=len(plan.replicas) > 1)
+    _print_shared(plan.devices, screen)
+
+
+def _print_replicas(replicas: Iterable[ReplicaPlan], screen: Console) -> None:
+    table = plain_table("replica", "devices", "chip", "model", "weights", "KV pool", "KV tokens", "requests", "verdict")
+    for each in replicas:
+        found = each.found
+        kinds = f"{found.quantization or found.dtype}"
+        table.add_row(
+            each.name,
+            ", ".join(each.config.groups[0].devices),
+            each.config.chip.name,
+            each.config.model.name,
+            f"{_gib(found.weights.total)} {kinds}",
+            f"{_gib(found.kv_bytes)} {found.kv_dtype}",
+            str(found.kv_tokens),
+            f"{found.requests(each.wanted.context_length)} x {each.wanted.context_length}",
+            Text(each.verdict, style=_STYLES[each.verdict]),
+        )
+    screen.print(table)
+    screen.print("\nweights and KV pool per device; requests: as many as have room at a time", style="dim")
+
+
+def _print_details(plan: ReplicaPlan, screen: Console, named: bool) -> None:
+    if named:
+        screen.print(f"\n{plan.name}", style="bold", highlight=False)
+    screen.print(f"\n{plan.verdict}: {plan.why}", style=_STYLES[plan.verdict], highlight=False)
+    _print_ways(plan, screen)
+    _print_memory(plan, screen)
+    _print_weights(plan, screen)
+    _print_kv(plan, screen)
+    _print_upstream(plan, screen)
+
+
+def _print_ways(plan: ReplicaPlan, screen: Console) -> None:
+    if plan.ways:
+        screen.print("\nto make it fit, the cheapest first", style="bold")
+    for way in plan.ways[:_WAYS_SHOWN]:
+        screen.print("  " + " ".join(f"{key}={value}" for key, value in way.changes.items()), highlight=False)
+        screen.print(f"    {'; '.join(way.why)}; {way.result.kv_tokens} KV tokens", style="dim", highlight=False)
+    if plan.undeclared:
+        names = " and ".join(plan.undeclared)
+        note = f"{names} would fit these devices, but chip {plan.config.chip.name!r} does not declare it"
+        screen.print(f"  {note}", style="dim", highlight=False)
+
+
+def _print_memory(plan: ReplicaPlan, screen: Console) -> None:
+    found, weights = plan.found, plan.found.weights
+    table = plain_table("memory of one device", "GiB", "")
+    table.add_row("embedding and head", _number(weights.embedding + weights.head), f"always in {found.dtype}")
+    table.add_row("attention", _number(weights.attention), found.quantization or found.dtype)
+    table.add_row("feed-forward", _number(weights.feed_forward), found.quantization or found.dtype)
+    table.add_row("norms", _number(weights.norms), found.dtype)
+    table.add_row("KV pool", _number(found.kv_bytes), f"{found.kv_bytes_per_token} bytes per token in {found.kv_dtype}")
+    runtime = found.reserve_needed - found.activations
+    estimate = f"a step needs about {_number(found.activations)}, the runtime {_number(runtime)}"
+    table.add_row("reserve", _number(found.reserve), estimate)
+    table.add_row("planned with", _number(found.planned), f"says {plan.subject.room.source}")
+    screen.print()
+    screen.print(table)
+
+
+def _print_weights(plan: ReplicaPlan, screen: Console) -> None:
+    options = list(weight_options(plan.subject))
+    sizes = sorted({option.tp_size for option in options})[:_SIZES_SHOWN]
+    table = plain_table("weights per device, GiB", *(f"tp {size}" for size in sizes))
+    rows: dict[tuple[str, str | None], list[WeightOption]] = {}
+    for option in options:
+        rows.setdefault((option.dtype, option.quantization), []).append(option)
+    for (dtype, scheme), found in rows.items():
+        name = (scheme or dtype) + ("" if found[0].declared else " (not on this chip)")
+        cells = [_number(option.weights) for option in found if option.tp_size in sizes]
+        table.add_row(name, *cells, style=None if found[0].declared else "dim")
+    screen.print()
+    screen.print(table)
+
+
+def _print_kv(plan: ReplicaPlan, screen: Console) -> None:
+    table = plain_table("KV dtype", "bytes per token", "tokens", f"requests of {plan.wanted.context_length}")
+    for option in kv_options(plan.subject, plan.wanted):
+        table.add_row(option.dtype, str(option.bytes_per_token), str(option.tokens), str(option.requests))
+    screen.print()
+    screen.print(table)
+
+
+def _print_upstream(plan: ReplicaPlan, screen: Console) -> None:
+    if plan.upstream is None:
+        return
+    values = plan.upstream
+    pool = int(values.mem_fraction_static * plan.subject.room.total) - plan.found.weights.total
+    table = plain_table(f"SGLang {VERSION} by itself", "")
+    table.add_row("chunked_prefill_size", str(values.chunked_prefill_size))
+    table.add_row("mem_fraction_static", f"{values.mem_fraction_static:g}")
+    table.add_row("reserved MiB", f"{values.reserved_mib:g}")
+    table.add_row("KV tokens", str(max(0, pool // plan.found.kv_bytes_per_token)))
+    screen.print()
+    screen.print(table)
+
+
+def _print_shared(devices: Iterable[DevicePlan], screen: Console) -> None:
+    shared = [device for device in devices if len(device.replicas) > 1]
+    if not shared:
+        return
+    table = plain_table("shared memory", "GiB", "replicas", "fractions", "weights and KV")
+    for device in shared:
+        replicas = ", ".join(device.replicas)
+        table.add_row(device.name, _number(device.total), replicas, f"{device.fraction:g}", _number(device.taken))
+    screen.print()
+    screen.print(table)
+
+
+def _alike(one: ReplicaPlan, other: ReplicaPlan) -> bool:
+    same = (one.config.chip, one.config.model, one.found, one.why) == (
+        other.config.chip,
+        other.config.model,
+        other.found,
+        other.why,
+    )
+    return same and one.config.groups[0].name == other.config.groups[0].name
+
+
+def _gib(count: int) -> str:
+    return f"{_number(count)} GiB"
+
+
+def _number(count: int) -> str:
+    return f"{count / 2**30:.2f}"

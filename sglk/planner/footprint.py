@@ -1,0 +1,93 @@
+"""How the memory of a device is shared out between weights, KV pool and the rest, for one set of runtime parameters."""
+
+from dataclasses import dataclass
+
+from sglk.config.schema import ChipConfig, RuntimeConfig
+from sglk.engine.capacity import KVNeed, fitting_tokens, planned_bytes
+from sglk.errors import CapacityError
+from sglk.planner.dtypes import compute_dtype, kv_dtype
+from sglk.planner.kv import kv_bytes_per_token
+from sglk.planner.model import PlannedModel
+from sglk.planner.reserve import RUNTIME_BYTES, activation_bytes
+from sglk.planner.room import Room
+from sglk.planner.weights import Weights, weights_of
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one of `tp_size` devices holds; sizes in bytes."""
+
+    dtype: str
+    quantization: str | None
+    """Scheme of the linear layers; None = in the compute dtype."""
+    kv_dtype: str
+    tp_size: int
+    weights: Weights
+    kv_bytes_per_token: int
+    kv_tokens: int
+    """Tokens of the pool in whole pages; all devices of a replica hold the same tokens. 0 = the engine cannot start."""
+    page_size: int
+    planned: int
+    """Memory that `mem_fraction_static` is a share of."""
+    static: int
+    """That share: weights and KV pool together."""
+    activations: int
+    """Estimate of what the largest step works in."""
+    problem: str | None
+    """Why the engine cannot start, in its own words."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """The KV pool of one device."""
+        return self.kv_tokens * self.kv_bytes_per_token
+
+    @property
+    def reserve(self) -> int:
+        """What `mem_fraction_static` leaves to everything else."""
+        return self.planned - self.static
+
+    @property
+    def reserve_needed(self) -> int:
+        """About what everything else takes."""
+        return self.activations + RUNTIME_BYTES
+
+    def requests(self, context_length: int) -> int:
+        """Return how many requests of so many tokens the pool holds at a time."""
+        return self.kv_tokens // (-(-context_length // self.page_size) * self.page_size)
+
+    def longest(self, requests: int) -> int:
+        """Return the tokens that each of so many requests can have at a time."""
+        return self.kv_tokens // self.page_size // requests * self.page_size
+
+
+def footprint(model: PlannedModel, chip: ChipConfig, room: Room, runtime: RuntimeConfig) -> Footprint:
+    """Return how the engine would fill each device; raises ConfigError where the model's files are of another kind."""
+    spec, ranks = model.spec, runtime.tp_size
+    dtype, of_kv, scheme = compute_dtype(runtime, chip), kv_dtype(runtime, chip), model.scheme(runtime.quantization)
+    weights = weights_of(spec, dtype, scheme, ranks)
+    per_token = kv_bytes_per_token(spec, of_kv, ranks)
+    left = room.beside(weights.total, ranks)
+    need = KVNeed(weights.total, per_token, runtime.context_length or spec.max_position_embeddings)
+    tokens, problem = 0, None
+    if room.holds(weights.total, ranks):
+        try:
+            tokens = fitting_tokens(need, left, runtime) // runtime.page_size * runtime.page_size
+        except CapacityError as error:
+            problem = str(error)
+    else:
+        problem = f"the weights take {weights.total} bytes a device, {room.free} of {room.total} are free"
+    planned = planned_bytes(left, runtime)
+    return Footprint(
+        dtype=dtype,
+        quantization=scheme.kind if scheme else None,
+        kv_dtype=of_kv,
+        tp_size=ranks,
+        weights=weights,
+        kv_bytes_per_token=per_token,
+        kv_tokens=tokens,
+        page_size=runtime.page_size,
+        planned=planned,
+        static=int(planned * runtime.mem_fraction_static),
+        activations=activation_bytes(spec, runtime, dtype),
+        problem=problem,
+    )

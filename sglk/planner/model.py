@@ -1,0 +1,49 @@
+"""What a plan needs to know of a model: its numbers, and how its files are quantised."""
+
+from dataclasses import dataclass
+
+from sglk.backends.schemes import LinearScheme
+from sglk.config.schema import ModelConfig
+from sglk.models.chosen_scheme import choose_scheme
+from sglk.models.files import ModelFiles, find_files
+from sglk.models.hf_config import read_spec
+from sglk.models.numbers import spec_from_numbers
+from sglk.models.quantization_config import CheckpointQuantization, read_quantization
+from sglk.models.registry import check_architecture
+from sglk.models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """One model, of which no weight is read."""
+
+    name: str
+    spec: ModelSpec
+    checkpoint: CheckpointQuantization | None = None
+    """How the files' linear layers are quantised; None = in full precision, or not known."""
+
+    def scheme(self, requested: str | None) -> LinearScheme | None:
+        """Return the scheme that is asked for; raises ConfigError where the files are of another kind."""
+        return choose_scheme(requested, self.checkpoint, f"model {self.name!r}")
+
+
+def planned_model(model: ModelConfig) -> PlannedModel:
+    """Return what the numbers of `model` say, or its files where it has a path or no numbers; nothing is downloaded.
+
+    Raises ModelLoadError where neither is here, or the engine has no such architecture.
+    """
+    if model.path is None and model.architecture is not None:
+        check_architecture(model.architecture, f"model {model.name!r}: ")
+        return PlannedModel(model.name, spec_from_numbers(model, "to plan with it"))
+    return _of_files(model.name, find_files(model, "dummy"))
+
+
+def _of_files(name: str, files: ModelFiles) -> PlannedModel:
+    if files.format == "safetensors":
+        return PlannedModel(name, read_spec(files.path), read_quantization(files.path))
+    # numpy comes with it, which nothing else here waits for.
+    from sglk.models.gguf_file import GgufFile
+    from sglk.models.gguf_spec import read_gguf_spec
+
+    # GGUF is dequantised when it is loaded.
+    return PlannedModel(name, read_gguf_spec(GgufFile(files.path)))

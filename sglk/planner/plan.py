@@ -1,0 +1,164 @@
+"""The plan of a deployment: what each replica holds, whether it fits, and what makes it fit."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sglk.config.fleet import ReplicaConfig
+from sglk.config.groups import SIMULATED
+from sglk.config.schema import RoomConfig, ServeConfig
+from sglk.planner.footprint import Footprint
+from sglk.planner.model import PlannedModel, planned_model
+from sglk.planner.room import Room, room_of
+from sglk.planner.upstream import AutomaticValues, automatic_values
+from sglk.planner.ways import Subject, Wanted, Way, fits, undeclared, ways_to_fit
+
+Verdict = Literal["fits", "fits with changes", "cannot"]
+
+_MIB = 2**20
+_GRAPHS = "cuda"
+"""Backend whose devices capture graphs in SGLang by default."""
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """One engine of a deployment."""
+
+    name: str
+    config: ServeConfig
+    subject: Subject
+    wanted: Wanted
+    found: Footprint
+    verdict: Verdict
+    why: str
+    ways: list[Way]
+    """Smallest sets of changes that make it fit, the cheapest first; empty where it fits, or nothing helps."""
+    undeclared: list[str]
+    """Schemes that would make it fit this number of devices, which the chip does not have."""
+    upstream: AutomaticValues | None
+    """What SGLang would choose by itself; None where that was not asked for."""
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """One device's memory, with all replicas that work in it; sizes in bytes."""
+
+    name: str
+    total: int
+    replicas: list[str]
+    fraction: float
+    """Shares of the memory that the replicas plan with, together."""
+    taken: int
+    """Weights and KV pools."""
+
+
+@dataclass(frozen=True)
+class DeploymentPlan:
+    """All replicas, in the order of the groups, and all devices."""
+
+    replicas: list[ReplicaPlan]
+    devices: list[DevicePlan]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the replica which fits worst."""
+        found = {replica.verdict for replica in self.replicas}
+        return "cannot" if "cannot" in found else "fits with changes" if "fits with changes" in found else "fits"
+
+
+def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> DeploymentPlan:
+    """Plan the memory of every replica; replicas in the same memory are placed one after another.
+
+    Raises ConfigError for a chip without memory to plan with, ModelLoadError for a model of which nothing is known.
+    """
+    shares = _shares(replicas)
+    taken: dict[str, int] = defaultdict(int)
+    models: dict[str, PlannedModel] = {}
+    rooms: dict[str, Room] = {}
+    plans = []
+    for each in replicas:
+        model = models.setdefault(repr(each.config.model), planned_model(each.config.model))
+        memories = memories_of(each)
+        for memory in memories:
+            rooms.setdefault(memory, room_of(each.config))
+        room = min((replace(rooms[name], free=rooms[name].free - taken[name]) for name in memories), key=_free)
+        others = max(shares[name] for name in memories) - each.config.runtime.mem_fraction_static
+        subject = Subject(model, each.config.chip, room, each.config.runtime, 1 - others)
+        plans.append(plan := _plan(each, subject, asked))
+        size = plan.found.weights.total + plan.found.kv_bytes
+        for memory in memories:
+            taken[memory] += size * (plan.found.tp_size if room.host_memory else 1)
+    return DeploymentPlan(plans, _devices(replicas, rooms, shares, taken))
+
+
+def memories_of(replica: ReplicaConfig) -> list[str]:
+    """Return the memories that a replica works in: one for each device, but main memory is one for all."""
+    kinds = [device.partition(":") for device in replica.config.groups[0].devices]
+    names = [kind if kind == "cpu" else f"{kind}:{index}" for kind, _, index in kinds]
+    if replica.config.backend.name == SIMULATED:
+        # Every replica imagines devices of its own.
+        names = [f"{name} of {replica.name}" for name in names]
+    return list(dict.fromkeys(names))
+
+
+def _free(room: Room) -> int:
+    return room.free
+
+
+def _shares(replicas: Sequence[ReplicaConfig]) -> dict[str, float]:
+    shares: dict[str, float] = defaultdict(float)
+    for each in replicas:
+        for memory in memories_of(each):
+            shares[memory] += each.config.runtime.mem_fraction_static
+    return shares
+
+
+def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> ReplicaPlan:
+    own = subject.model.spec.max_position_embeddings
+    context_length = asked.context_length or replica.config.runtime.context_length or own
+    wanted = Wanted(context_length, asked.requests)
+    found = subject.footprint(subject.runtime)
+    good = fits(found, wanted)
+    ways = [] if good else ways_to_fit(subject, wanted)
+    return ReplicaPlan(
+        name=replica.name,
+        config=replica.config,
+        subject=subject,
+        wanted=wanted,
+        found=found,
+        verdict="fits" if good else "fits with changes" if ways else "cannot",
+        why=_why(found, wanted, subject.runtime.mem_fraction_static),
+        ways=ways,
+        undeclared=[] if good else [scheme for scheme, _ in undeclared(subject, wanted)],
+        upstream=_upstream(replica.config, subject)
+        if (asked.engine or replica.config.engine.name) == "sglang"
+        else None,
+    )
+
+
+def _why(found: Footprint, wanted: Wanted, fraction: float) -> str:
+    weights, static = found.weights.total / 2**30, found.static / 2**30
+    budget = f"{fraction:g} of {found.planned / 2**30:.4g} GiB is {static:.1f} GiB, the weights take {weights:.1f}"
+    if not found.kv_tokens:
+        return f"the engine cannot start: {budget}" if static < weights else f"the engine cannot start: {found.problem}"
+    room = f"room for {found.kv_tokens} KV tokens"
+    requests = found.requests(wanted.context_length)
+    if requests:
+        return f"{budget}, {room}: {requests} x {wanted.context_length}"
+    return f"{budget}, {room}: less than one request of {wanted.context_length}"
+
+
+def _upstream(config: ServeConfig, subject: Subject) -> AutomaticValues:
+    graphs = config.chip.backend == _GRAPHS and not config.runtime.disable_cuda_graph
+    return automatic_values(subject.room.total / _MIB, config.runtime, graphs)
+
+
+def _devices(
+    replicas: Sequence[ReplicaConfig], rooms: dict[str, Room], shares: dict[str, float], taken: dict[str, int]
+) -> list[DevicePlan]:
+    users: dict[str, list[str]] = defaultdict(list)
+    for each in replicas:
+        for memory in memories_of(each):
+            users[memory].append(each.name)
+    return [DevicePlan(name, rooms[name].total, users[name], shares[name], taken[name]) for name in rooms]

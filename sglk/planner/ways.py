@@ -1,0 +1,229 @@
+"""The smallest changes that make a model fit its devices: all combinations are tried, what is not needed is left out.
+
+Changes in the order of what they cost: a higher memory fraction is free as long as a step keeps its room, a shorter
+context refuses long requests, a smaller KV dtype and fewer bits of weights cost accuracy, more devices cost money.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from sglk.backends.schemes import ON_LOAD
+from sglk.config.quantization import schemes_of
+from sglk.config.schema import ChipConfig, RuntimeConfig
+from sglk.models.part import split_sizes
+from sglk.planner.dtypes import BYTES, compute_dtype, kv_dtype
+from sglk.planner.footprint import Footprint, footprint
+from sglk.planner.model import PlannedModel
+from sglk.planner.room import Room
+from sglk.planner.weights import schemes_by_size
+
+SHORTEST_CONTEXT = 1024
+"""A shorter context than this, and than an eighth of what is wanted, is no way out."""
+
+_STEP = 0.01
+"""Fractions are advised in hundredths."""
+
+_BITS = {"w8a8": 8, "w8a16": 8, "fp8": 8, "w4a16": 4}
+
+_MOST_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What has to have room at the same time."""
+
+    context_length: int
+    requests: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a kind of device, and the bounds of what may be changed."""
+
+    model: PlannedModel
+    chip: ChipConfig
+    room: Room
+    runtime: RuntimeConfig
+    fraction_left: float = 1.0
+    """What other replicas on the same devices leave of their memory."""
+
+    def footprint(self, runtime: RuntimeConfig) -> Footprint:
+        """Return how the devices are filled with other runtime parameters."""
+        return footprint(self.model, self.chip, self.room, runtime)
+
+    def tp_sizes(self) -> list[int]:
+        """Return the numbers of devices that the model can be split over."""
+        return [size for size in split_sizes(self.model.spec).allowed() if size <= _MOST_DEVICES]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Changes that together make room."""
+
+    changes: dict[str, str]
+    """Key to new value, as typed."""
+    why: list[str]
+    cost: tuple[float, ...]
+    """Devices, bits of weights, bytes of KV numbers, tokens of context, fraction: the most expensive first."""
+    result: Footprint
+
+    def is_part_of(self, other: "Way") -> bool:
+        """Return whether `other` changes everything that this one changes, at least as far."""
+        return self is not other and all(mine <= theirs for mine, theirs in zip(self.cost, other.cost, strict=True))
+
+
+def fits(found: Footprint, wanted: Wanted) -> bool:
+    """Return whether the pool holds what is wanted."""
+    return found.requests(wanted.context_length) >= wanted.requests
+
+
+def ways_to_fit(subject: Subject, wanted: Wanted) -> list[Way]:
+    """Return all smallest sets of changes, the cheapest first; none where the model cannot be made to fit."""
+    found = sorted(_all_ways(subject, wanted), key=lambda way: way.cost)
+    smallest: list[Way] = []
+    for way in found:
+        if not any(other.is_part_of(way) for other in smallest):
+            smallest = [other for other in smallest if not way.is_part_of(other)] + [way]
+    return smallest
+
+
+def most_fraction(subject: Subject, found: Footprint) -> float:
+    """Return the largest `mem_fraction_static` that leaves a step its room, down to whole hundredths."""
+    spare = 1.0 if subject.room.host_memory else 1 - found.reserve_needed / max(found.planned, 1)
+    return math.floor(min(spare, subject.fraction_left) / _STEP + 1e-9) * _STEP
+
+
+def undeclared(subject: Subject, wanted: Wanted) -> list[tuple[str, Footprint]]:
+    """Return the schemes that would make the model fit these devices if the chip had them."""
+    if subject.model.checkpoint is not None:
+        return []
+    found = []
+    for scheme in schemes_by_size(frozenset(ON_LOAD) - schemes_of(subject.chip.quantization)):
+        runtime = replace(subject.runtime, quantization=scheme)
+        result = subject.footprint(runtime)
+        if fits(result, wanted) and _bits(scheme, result.dtype) < _bits(_scheme(subject), result.dtype):
+            found.append((scheme, result))
+    return found
+
+
+def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
+    for tp_size, scheme, dtype in product(_sizes(subject), _schemes(subject), _kv_dtypes(subject)):
+        runtime = replace(
+            subject.runtime, tp_size=tp_size, quantization=scheme, kv_cache_dtype=dtype, max_total_tokens=None
+        )
+        yield from _with_memory(subject, wanted, runtime)
+
+
+def _with_memory(subject: Subject, wanted: Wanted, runtime: RuntimeConfig) -> Iterator[Way]:
+    """Yield the ways with these devices and dtypes: as they are, with a higher fraction, with a shorter context."""
+    found = subject.footprint(runtime)
+    if fits(found, wanted):
+        yield _way(subject, wanted, runtime, wanted.context_length, found)
+        return
+    shorter = _shorter(found, wanted)
+    if shorter:
+        yield _way(subject, wanted, runtime, shorter, found)
+    raised = _raised(subject, wanted, runtime, found)
+    if raised is None:
+        return
+    found = subject.footprint(raised)
+    if fits(found, wanted):
+        yield _way(subject, wanted, raised, wanted.context_length, found)
+    elif longer := _shorter(found, wanted):
+        yield _way(subject, wanted, raised, longer, found)
+
+
+def _raised(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, found: Footprint) -> RuntimeConfig | None:
+    """Return a higher fraction: the smallest that is enough, else the largest that leaves a step its room."""
+    pages = -(-wanted.context_length // runtime.page_size) * wanted.requests
+    static = found.weights.total + pages * runtime.page_size * found.kv_bytes_per_token
+    enough = math.ceil(static / max(found.planned, 1) / _STEP - 1e-9) * _STEP
+    fraction = round(min(enough, most_fraction(subject, found)), 2)
+    return replace(runtime, mem_fraction_static=fraction) if fraction > runtime.mem_fraction_static else None
+
+
+def _shorter(found: Footprint, wanted: Wanted) -> int:
+    """Return the context length that there is room for, 0 where it is too short to be of use."""
+    longest = min(found.longest(wanted.requests), wanted.context_length)
+    return longest if longest >= min(max(SHORTEST_CONTEXT, wanted.context_length // 8), wanted.context_length) else 0
+
+
+def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_length: int, found: Footprint) -> Way:
+    before = subject.runtime
+    changes: dict[str, str] = {}
+    why: list[str] = []
+    if runtime.tp_size != before.tp_size:
+        changes["runtime.tp_size"] = str(runtime.tp_size)
+        why.append(f"{runtime.tp_size} devices share the weights, {_gib(found.weights.total)} each")
+    if runtime.quantization != before.quantization:
+        assert runtime.quantization is not None
+        changes["runtime.quantization"] = runtime.quantization
+        why.append(f"linear layers in {_BITS[runtime.quantization]} bits: weights of {_gib(found.weights.total)}")
+    if runtime.kv_cache_dtype != before.kv_cache_dtype:
+        changes["runtime.kv_cache_dtype"] = runtime.kv_cache_dtype
+        why.append(f"a token takes {found.kv_bytes_per_token} bytes")
+    if context_length != wanted.context_length:
+        changes["runtime.context_length"] = str(context_length)
+        why.append(f"{found.kv_tokens} tokens of KV have room")
+    if runtime.mem_fraction_static != before.mem_fraction_static:
+        changes["runtime.mem_fraction_static"] = f"{runtime.mem_fraction_static:g}"
+        why.append(f"{_gib(found.static)} for weights and KV leaves {_gib(found.reserve)} to everything else")
+    if before.max_total_tokens is not None:
+        changes["runtime.max_total_tokens"] = "null"
+        why.append("the pool takes what the fraction leaves")
+    return Way(changes, why, _cost(subject, wanted, runtime, context_length, found), found)
+
+
+def _cost(
+    subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_length: int, found: Footprint
+) -> tuple[float, ...]:
+    kv_before = BYTES[kv_dtype(subject.runtime, subject.chip)]
+    return (
+        runtime.tp_size,
+        _bits(_scheme(subject), found.dtype) - _bits(found.quantization, found.dtype),
+        kv_before - BYTES[found.kv_dtype],
+        wanted.context_length - context_length,
+        runtime.mem_fraction_static - subject.runtime.mem_fraction_static,
+    )
+
+
+def _sizes(subject: Subject) -> list[int]:
+    now = subject.runtime.tp_size
+    # Main memory is one: more parts of a model in it save nothing.
+    return [now] if subject.room.host_memory else [size for size in subject.tp_sizes() if size >= now]
+
+
+def _schemes(subject: Subject) -> list[str | None]:
+    now = subject.runtime.quantization
+    if subject.model.checkpoint is not None:
+        return [now]
+    dtype = compute_dtype(subject.runtime, subject.chip)
+    bits = _bits(_scheme(subject), dtype)
+    declared = schemes_by_size(schemes_of(subject.chip.quantization))
+    smaller = [scheme for scheme in declared if _bits(scheme, dtype) < bits]
+    # One of 8 bits is enough: they take the same memory.
+    one_each = {_BITS[scheme]: scheme for scheme in reversed(smaller)}
+    return [now, *(scheme for scheme in smaller if scheme in one_each.values())]
+
+
+def _kv_dtypes(subject: Subject) -> list[str]:
+    now = subject.runtime.kv_cache_dtype
+    size = BYTES[kv_dtype(subject.runtime, subject.chip)]
+    smaller = [name for name in subject.chip.kv_cache_dtypes if BYTES.get(name, size) < size]
+    one_each = {BYTES[name]: name for name in reversed(smaller)}
+    return [now, *(name for name in smaller if name in one_each.values())]
+
+
+def _scheme(subject: Subject) -> str | None:
+    scheme = subject.model.scheme(subject.runtime.quantization)
+    return scheme.kind if scheme else None
+
+
+def _bits(scheme: str | None, dtype: str) -> int:
+    return 8 * BYTES[dtype] if scheme is None else _BITS[scheme]
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
