@@ -39,7 +39,7 @@ def announcement(deployment: Deployment, url: str) -> Iterator[str]:
     if not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)
-    yield f"{url}  (API documentation: {url}/docs)"
+    yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
     yield f"try: {try_line(deployment, url)}"
 
 
