@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     _check_output(config.bench.output)
     if config.bench.url is None:
         warn(composed.warnings)
-    subject = _subject(composed)
+    subject = _subject(composed, flags.arguments)
     started = datetime.now(timezone.utc)
     with _Bar(config.bench.progress) as bar, _target(composed, flags, started, bar) as target:
         record = measure(
@@ -78,10 +78,10 @@ def _target(composed: Composed[BenchConfig], flags: CommonFlags, started: dateti
     )
 
 
-def _subject(composed: Composed[BenchConfig]) -> Subject:
+def _subject(composed: Composed[BenchConfig], words: Sequence[str]) -> Subject:
     """What is known of the target: everything when it is launched, else only what the user said of it."""
     config = composed.config
-    asked = {override_key(override) for override in composed.overrides}
+    asked = {override_key(word) for word in words}
     launched = config.bench.url is None
     model_known = launched or "model" in asked
     return Subject(
