@@ -1,54 +1,113 @@
-"""Whether a model's weights fit into its device's memory: asked before the first of them is read."""
+"""Whether a model's weights fit into its device's memory, asked before the first of them is read; if not, what does."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from sglk.backends.base import Capabilities
-from sglk.backends.dtypes import dtype_name
+from sglk.backends.dtypes import TORCH_DTYPES, dtype_name, kv_cache_dtype
+from sglk.backends.schemes import ON_LOAD, Quantization
+from sglk.cache.kv import KVLayout
+from sglk.config.schema import RuntimeConfig
 from sglk.errors import CapacityError
 from sglk.models.causal_lm import CausalLM
+from sglk.models.part import part_of_spec, split_sizes
+from sglk.parallel.ranks import RankGroup
 
 _GIB = 2**30
 _MIB = 2**20
 
 
-def check_fit(model: CausalLM, name: str, where: str) -> None:
-    """Raise CapacityError where the weights of `model` (called `name`) are larger than the memory of its device."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another precision that the same device can compute in."""
+
+    setting: str
+    """As it is written on the command line; empty = none."""
+    dtype: torch.dtype
+    quantization: Quantization
+
+
+def check_fit(model: CausalLM, name: str, where: str, runtime: RuntimeConfig) -> None:
+    """Raise CapacityError where the weights of `model` (called `name`) leave no page of KV tokens on its device.
+
+    The message names the settings of which each, by itself, makes them fit.
+    """
     backend, ranks = model.context.backend, model.ranks.size
     memory, need = backend.memory_info(), model.weights_bytes
     # Main memory is one for all ranks; what the others have taken of it by now is no longer free.
-    together = need * ranks if backend.capabilities.host_memory else need
-    if need <= memory.free and together <= memory.total:
-        return
+    shared = backend.capabilities.host_memory
+    page = 0 if shared else _page_bytes(model, runtime)
     parts = f" in {ranks} parts" if ranks > 1 else ""
-    ways = ", ".join(_ways_out(model, memory.free, backend.capabilities))
-    raise CapacityError(
-        f"the weights of model {name!r} take {_size(need * ranks)}{parts} in {_precision(model)}, {where} has "
-        f"{_size(memory.free)} free of {_size(memory.total)}; use {ways}"
-    )
+    weights = f"the weights of model {name!r} take {_size(need * ranks)}{parts} in {_precision(model)}"
+    if need > memory.free or (shared and need * ranks > memory.total):
+        problem = f"{weights}, {where} has {_size(memory.free)} free of {_size(memory.total)}"
+    elif need + page > memory.total:
+        problem = f"{weights}, which leaves {where} no page of {runtime.page_size} KV tokens ({_size(page)})"
+    else:
+        return
+    planned = memory.total if runtime.device_memory_gib is None else int(runtime.device_memory_gib * _GIB)
+    # Beside weights that only just fit there would be no room for requests.
+    room = memory.free if shared else min(memory.free, int(runtime.mem_fraction_static * planned))
+    raise CapacityError(f"{problem}; use {', '.join(_ways_out(model, room))}")
 
 
-def _ways_out(model: CausalLM, free: int, capabilities: Capabilities) -> Iterator[str]:
+def _ways_out(model: CausalLM, room: int) -> Iterator[str]:
+    """Yield what makes the weights of one rank fit into `room` bytes."""
     yield "a smaller model"
-    halves = sorted(capabilities.dtypes & {"bf16", "fp16"})
-    if halves and model.dtype == torch.float32 and model.weights_bytes <= 2 * free:
-        yield f"runtime.dtype={halves[0]}"
-    if capabilities.quantization and not _is_quantised(model):
-        yield f"runtime.quantization={' or '.join(sorted(capabilities.quantization))}"
-    if capabilities.collectives is not None and not capabilities.host_memory:
-        yield f"runtime.tp_size={_fewest_ranks(model, free)} or more"
+    alone = _fewest_ranks(model, Change("", model.dtype, model.spec.quantization), room)
+    for change in _changes(model):
+        fewest = _fewest_ranks(model, change, room)
+        if fewest == model.ranks.size:
+            yield change.setting
+        elif fewest is not None and (alone is None or fewest < alone):
+            yield f"{change.setting} with runtime.tp_size={fewest}"
+    if alone is not None:
+        yield f"runtime.tp_size={alone}"
     yield "or a larger device"
 
 
-def _fewest_ranks(model: CausalLM, free: int) -> int:
-    """Return the smallest number of devices that might do; what each of them has in full makes it more."""
+def _changes(model: CausalLM) -> Iterator[Change]:
+    capabilities, quantization = model.context.backend.capabilities, model.spec.quantization
+    halves = sorted(capabilities.dtypes & {"bf16", "fp16"})
+    if halves and model.dtype == torch.float32:
+        yield Change(f"runtime.dtype={halves[0]}", TORCH_DTYPES[halves[0]], quantization)
+    if not _is_quantised(model):
+        for kind in sorted(capabilities.quantization & ON_LOAD.keys()):
+            yield Change(f"runtime.quantization={kind}", model.dtype, Quantization(default=ON_LOAD[kind]))
+
+
+def _fewest_ranks(model: CausalLM, change: Change, room: int) -> int | None:
+    """Return over how many devices the weights must be split for each part to fit; None = over none that is allowed."""
     ranks = model.ranks.size
-    return max(ranks + 1, -(-model.weights_bytes * ranks // max(free, 1)))
+    splits = split_sizes(model.spec).allowed() if _can_be_split(model.context.backend.capabilities) else [1]
+    return next((ranks * more for more in splits if _part_bytes(model, change, more) <= room), None)
+
+
+def _part_bytes(model: CausalLM, change: Change, more: int) -> int:
+    """Return the weights of each of `more` parts of what `model` is."""
+    spec = replace(part_of_spec(model.spec, more), quantization=change.quantization)
+    ranks = RankGroup(0, model.ranks.size * more)
+    return type(model)(spec, model.context.backend, change.dtype, ranks).weights_bytes
+
+
+def _can_be_split(capabilities: Capabilities) -> bool:
+    return capabilities.collectives is not None and not capabilities.host_memory
+
+
+def _page_bytes(model: CausalLM, runtime: RuntimeConfig) -> int:
+    spec, capabilities = model.spec, model.context.backend.capabilities
+    dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, capabilities)
+    layout = KVLayout(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, dtype)
+    return layout.bytes_per_token * runtime.page_size
 
 
 def _precision(model: CausalLM) -> str:
     name = dtype_name(model.dtype)
+    default = model.spec.quantization.default
+    if default is not None:
+        return f"{default.kind} and {name}"
     return f"{name}, partly quantised" if _is_quantised(model) else name
 
 

@@ -60,7 +60,7 @@ def load_model(
     spec = replace(description.spec, quantization=quantization_of(source, scheme))
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    check_fit(network, model.name, where)
+    check_fit(network, model.name, where, runtime)
     if backend.simulated:
         source = ShapesOnly(network.context.weights)
         network.load_weights(source)

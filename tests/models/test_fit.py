@@ -1,3 +1,5 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -5,10 +7,12 @@ import pytest
 
 from sglk.backends.base import Capabilities, MemoryInfo
 from sglk.backends.cpu import CpuBackend
-from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.backends.sim import SimBackend
+from sglk.config.schema import ChipConfig, ModelConfig, RuntimeConfig
 from sglk.errors import CapacityError
 from sglk.models.dummy_weights import DummyWeights
 from sglk.models.loader import load_model
+from sglk.parallel.ranks import RankGroup
 from sglk.testing.tiny import write_tiny_model
 from tests.models.test_loader import load
 
@@ -30,7 +34,7 @@ class Small(CpuBackend):
 
     capabilities = Capabilities(
         dtypes=frozenset({"fp32", "bf16"}),
-        kv_cache_dtypes=frozenset({"fp32"}),
+        kv_cache_dtypes=frozenset({"fp32", "bf16"}),
         quantization=frozenset({"w8a8"}),
         collectives="gloo",
     )
@@ -58,7 +62,8 @@ def test_a_model_larger_than_the_device_is_refused_before_its_weights_are_made()
         load_model(model, runtime, Small(20 * GIB), "device 0")
     assert str(caught.value) == (
         "the weights of model 'qwen32b' take 122.1 GiB in fp32, device 0 has 20.0 GiB free of 24.0 GiB; use a smaller "
-        "model, runtime.quantization=w8a8, runtime.tp_size=7 or more, or a larger device"
+        "model, runtime.dtype=bf16 with runtime.tp_size=4, runtime.quantization=w8a8 with runtime.tp_size=4, or a "
+        "larger device"
     )
 
 
@@ -66,9 +71,36 @@ def test_a_model_larger_than_the_device_is_refused_before_its_weights_are_made()
 def test_what_is_done_already_is_not_advised() -> None:
     model = ModelConfig(name="qwen32b", **LARGE)
     runtime = RuntimeConfig(load_format="dummy", dtype="bf16", quantization="w8a8")
-    advice = r"in bf16, partly quantised, .* use a smaller model, runtime.tp_size=2 or more"
-    with pytest.raises(CapacityError, match=advice):
+    with pytest.raises(CapacityError, match=r"in w8a8 and bf16, .* use a smaller model, runtime.tp_size=2, or"):
         load_model(model, runtime, Small(20 * GIB))
+
+
+def imagined() -> SimBackend:
+    chip = ChipConfig(name="x", memory_gib=32, dtypes=["fp16"], quantization=["w8a8_int8"])
+    return SimBackend(chip=chip)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "problem", "advice"),
+    [
+        (None, "32.0 GiB free of 32.0 GiB", ["runtime.quantization=w8a8 with runtime.tp_size=2", "runtime.tp_size=4"]),
+        ("w8a8", r"leaves device 0 no page of 128 KV tokens \(32.0 MiB\)", ["runtime.tp_size=2"]),
+    ],
+)
+def test_each_way_that_is_advised_leads_to_a_model_that_fits(
+    quantization: str | None, problem: str, advice: list[str]
+) -> None:
+    model = ModelConfig(name="qwen32b", **LARGE)
+    runtime = RuntimeConfig(quantization=quantization, page_size=128, mem_fraction_static=0.75)
+    with pytest.raises(CapacityError, match=problem) as caught:
+        load_model(model, runtime, imagined(), "device 0")
+    ways = str(caught.value).partition("; use a smaller model, ")[2].removesuffix(", or a larger device")
+    assert ways.split(", ") == advice
+    for way in advice:
+        settings = dict(re.findall(r"runtime\.(\w+)=(\w+)", way))
+        changed = replace(runtime, quantization=settings.get("quantization", quantization))
+        ranks = RankGroup(0, int(settings["tp_size"]))
+        assert load_model(model, changed, imagined(), "device 0", ranks).model.weights_bytes < 0.75 * 32 * GIB
 
 
 def test_weights_that_just_fit_are_loaded(tmp_path: Path) -> None:
