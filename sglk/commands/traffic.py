@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -11,11 +12,12 @@ from typing import Any, NoReturn
 import httpx
 
 from sglk.commands.terminal import console, plain_table
+from sglk.config.home import expanded
 from sglk.errors import ConfigError, RunError, nearest
 
 KEY_VARIABLE = "SGLK_ADMIN_API_KEY"
 
-_USAGE = """usage: sglk traffic VERB ... [--url URL] [--key KEY] [--json]
+_USAGE = """usage: sglk traffic VERB ... [--url URL] [--key KEY] [--cacert FILE] [--json]
 
 Show and move the traffic of a running server between its device groups.
 
@@ -35,6 +37,7 @@ verbs
 flags
   --url URL                     the server, http://127.0.0.1:8000 unless given
   --key KEY                     its admin key; $SGLK_ADMIN_API_KEY unless given
+  --cacert FILE                 PEM file of the certificate to trust, such as the server's own self-signed one
   --json                        what the server says
 
 examples
@@ -58,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     if words[0] not in _VERBS:
         raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], _VERBS) or '; verbs: ' + ', '.join(_VERBS)}")
     asked = _parser().parse_args(words)
-    server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE))
+    server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE), _trusted(asked.cacert))
     code: int = asked.act(asked, server)
     return code
 
@@ -72,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     common = _Parser(add_help=False, allow_abbrev=False)
     common.add_argument("--url", default="http://127.0.0.1:8000")
     common.add_argument("--key")
+    common.add_argument("--cacert")
     common.add_argument("--json", action="store_true")
     parser = _Parser(prog="sglk traffic", add_help=False, allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
@@ -102,10 +106,11 @@ def _parser() -> argparse.ArgumentParser:
 class Server:
     """The admin routes of one server."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, trusted: ssl.SSLContext | bool = True) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {url!r} does not begin with http:// or https://")
         self._url = url.rstrip("/")
+        self._trusted = trusted
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def get(self, path: str) -> Any:
@@ -127,6 +132,7 @@ class Server:
                 headers=self._headers,
                 timeout=_TIMEOUT_S,
                 trust_env=False,
+                verify=self._trusted,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RunError(
@@ -135,6 +141,17 @@ class Server:
         if answer.status_code != 200:
             raise _refusal(self._url, answer)
         return answer.json()
+
+
+def _trusted(file: str | None) -> ssl.SSLContext | bool:
+    if file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=expanded(file))
+    except ssl.SSLError:
+        raise ConfigError(f"--cacert {file} is not a certificate in PEM form") from None
+    except OSError as error:
+        raise ConfigError(f"--cacert {file}: {error.strerror}") from None
 
 
 def _refusal(url: str, answer: httpx.Response) -> ConfigError | RunError:

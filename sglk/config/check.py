@@ -56,6 +56,8 @@ CACHES = ("flush", "salt", "keep")
 SAMPLERS = ("grid", "random", "tpe")
 PRUNERS = ("none", "median")
 
+_ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?")
+
 _OWN_SOURCES = ("command line", "default")
 """Sources that need no mention: the user has just typed it, or nobody has set it."""
 
@@ -104,6 +106,8 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     yield from _kinds(config.groups, config.backend.name)
     for group in config.groups:
         yield from _device_group(group, group.tp_size or config.runtime.tp_size)
+    if isinstance(config, BenchConfig) and config.server.ssl_certfile is not None and config.bench.url is None:
+        yield "server.ssl_certfile has no use where a server is started to be measured; leave it out"
     if isinstance(config, BenchConfig):
         yield from _workload(config.workload)
         yield from _load(config.bench)
@@ -231,6 +235,14 @@ def _server(server: ServerConfig) -> Iterator[str]:
         if key is not None and not key.strip():
             yield f"server.{name} is empty; write the key, or null for none"
         yield from _header(f"server.{name}", key)
+    yield from _tls(server)
+    for origin in server.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            yield (
+                f"server.cors_origins: {origin!r} is not the origin of a web site; write scheme://host or"
+                " scheme://host:port, without a path"
+            )
+    yield from _positive("server.request_timeout_s", server.request_timeout_s)
     yield from _one_of("server.log_level", server.log_level, LOG_LEVELS)
     yield from _one_of("server.log_format", server.log_format, LOG_FORMATS)
     if server.otlp_endpoint is not None:
@@ -240,6 +252,13 @@ def _server(server: ServerConfig) -> Iterator[str]:
         yield from _at_most(f"server.{name}", getattr(server, name))
     if server.shutdown_timeout_s < 0 or not math.isfinite(server.shutdown_timeout_s):
         yield f"server.shutdown_timeout_s={server.shutdown_timeout_s:g} is not a number of seconds from 0 up"
+
+
+def _tls(server: ServerConfig) -> Iterator[str]:
+    if server.ssl_keyfile is not None and server.ssl_certfile is None:
+        yield "server.ssl_keyfile is given without server.ssl_certfile; give both"
+    if server.ssl_certfile is not None and not server.ssl_certfile:
+        yield "server.ssl_certfile is empty; name the certificate's file, or write null for plain HTTP"
 
 
 def _router(router: RouterConfig) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """From what the user typed to one checked configuration, by Hydra's compose API."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from sglk.config.api_keys import take_keys
 from sglk.config.arguments import overrides_from
 from sglk.config.check import check
+from sglk.config.data_files import require_data
 from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.profile_doubts import doubts
@@ -103,6 +106,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
             if chosen := _file_of_chips_backend(typed, layers, search):
                 typed = [line for line in typed if line != "backend=auto"] + [chosen]
                 layers = read_layers(_defaults(loader, command, typed), search)
+            require_data(layers)
             tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise explain(error, ROOTS[command], typed, layers, search) from error
@@ -118,6 +122,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     require_values(tree, ROOTS[command], typed, layers)
     config = _to_object(tree)
     _require_name(config.chip.name, "chip", choices, typed)
+    take_keys(config, os.environ)
     sources = runtime_sources(typed, layers)
     check(config, sources)
     profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)

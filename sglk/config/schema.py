@@ -200,9 +200,19 @@ class ServerConfig:
     port: int = 8000
     """0 = any free port; the chosen one is printed."""
     api_key: Optional[str] = None
-    """Bearer key of the OpenAI and native routes; null = open."""
+    """Bearer key of the OpenAI and native routes; null = what `api_key_file` or $SGLK_API_KEY says, else open."""
+    api_key_file: Optional[str] = None
+    """File that holds `api_key` and nothing else; a command line is seen by every user of the machine."""
     admin_api_key: Optional[str] = None
-    """Bearer key of the admin routes; null = same as `api_key`."""
+    """Bearer key of the admin routes; null = from `admin_api_key_file` or $SGLK_ADMIN_API_KEY, else as `api_key`."""
+    admin_api_key_file: Optional[str] = None
+    """File that holds `admin_api_key`."""
+    cors_origins: list[str] = field(default_factory=list)
+    """Web sites whose pages may call the server, such as https://chat.example.com; none unless they are listed."""
+    ssl_certfile: Optional[str] = None
+    """PEM file with the certificate (and those between it and the root); null = plain HTTP."""
+    ssl_keyfile: Optional[str] = None
+    """PEM file with its private key; null = it is in `ssl_certfile`."""
     served_model_name: Optional[str] = None
     """Model name in the API; null = `model.name`."""
     chat_template: Optional[str] = None
@@ -216,6 +226,8 @@ class ServerConfig:
     """Requests that may wait; one more gets 429."""
     max_choices: int = 64
     """Largest `n`, and largest number of prompts, in one request."""
+    request_timeout_s: float = 3600.0
+    """How long a request may take from its arrival in the queue; then it ends with an error (504)."""
     shutdown_timeout_s: float = 30.0
     """How long running requests may take to finish after SIGTERM."""
 
@@ -226,7 +238,10 @@ class GroupConfig:
 
     name: str = MISSING
     devices: list[str] = field(default_factory=list)
-    """`backend:index`, such as `cuda:0`; each `tp_size` of them in a row are one replica."""
+    """`backend:index`, such as `cuda:0`; each `tp_size` of them in a row are one replica.
+
+    With backend=sim `chip:index` does as well, such as `h100:0`: a simulated device of that chip.
+    """
     weight: float = 1.0
     """Relative share of the traffic; ratios count, not the sum."""
     standby: bool = False

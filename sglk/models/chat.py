@@ -9,11 +9,11 @@ import jinja2
 import jinja2.ext
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sglk.config.home import expanded
 from sglk.errors import ConfigError, ModelLoadError, RequestError
 from sglk.models.chat_messages import plain_messages
+from sglk.models.template_limits import MAX_TEMPLATE_CHARACTERS, LimitedEnvironment, TemplateLimit, rendered
 from sglk.models.tokenizer import Tokenizer
 
 _TEMPLATE_FAILURES = (
@@ -21,6 +21,7 @@ _TEMPLATE_FAILURES = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
@@ -61,7 +62,7 @@ class ChatTemplate:
         context = {"documents": None, **self._tokens, **variables, "add_generation_prompt": add_generation_prompt}
         context |= {"messages": plain_messages(messages), "tools": tools or None}
         try:
-            return template.render(context)
+            return rendered(template.generate(context))
         except TemplateRefusal as error:
             raise RequestError(str(error), param="messages", code="chat_template_refused") from error
         except _TEMPLATE_FAILURES as error:
@@ -106,13 +107,16 @@ def check_chat_template(file: str) -> None:
     """Raise ConfigError where `file` (`server.chat_template`) is missing or has a syntax error; needs no model."""
     try:
         ChatTemplate({"default": _read(file)}, bos_token=None, eos_token=None)
+    except TemplateLimit as error:
+        raise ConfigError(f"server.chat_template={file}: {error}; give a file with a jinja2 template") from error
     except jinja2.TemplateSyntaxError as error:
         raise _syntax_error(f"server.chat_template={file}", error, ConfigError) from error
 
 
 def _read(file: str) -> str:
     try:
-        return expanded(file).read_text(encoding="utf-8")
+        with expanded(file).open(encoding="utf-8") as opened:
+            return opened.read(MAX_TEMPLATE_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"server.chat_template={file}: {reason}; give a file with a jinja2 template") from error
@@ -123,6 +127,8 @@ def _compile(
 ) -> ChatTemplate:
     try:
         return ChatTemplate(templates, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    except TemplateLimit as error:
+        raise complaint(f"{origin}: {error}; give your own with server.chat_template=<file>") from error
     except jinja2.TemplateSyntaxError as error:
         raise _syntax_error(origin, error, complaint) from error
 
@@ -144,9 +150,9 @@ class _GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> LimitedEnvironment:
     """Return the environment that chat templates are written for."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = LimitedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson

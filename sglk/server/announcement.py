@@ -9,8 +9,10 @@ from pathlib import Path
 
 import sglk
 from sglk.config.provenance import ProfileRecord
+from sglk.config.schema import ServerConfig
 from sglk.engine.grammar import INSTALL, guided_decoding_available
 from sglk.server.deployment import Deployment
+from sglk.server.port import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,25 @@ def announcement(deployment: Deployment, url: str) -> Iterator[str]:
     if len(groups := deployment.fleet.router.groups) > 1:
         shares = deployment.fleet.router.weights.shares
         yield f"traffic: {', '.join(f'{name} {shares[name]:g}' for name in groups)}; move it with: sglk traffic"
+    yield from exposure(config.server)
     if not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)
     yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
     yield f"try: {try_line(deployment, url)}"
+
+
+def exposure(server: ServerConfig) -> Iterator[str]:
+    """Yield what whoever starts a server for other machines should know of it."""
+    if is_loopback(server.host):
+        return
+    if server.api_key is None:
+        told = "whoever reaches it may use the model"
+        if server.admin_api_key is None:
+            told += ", and the admin routes are closed"
+        yield f"WARNING: other machines reach this server and it has no key: {told}; set server.api_key_file=FILE"
+    if server.ssl_certfile is None and server.api_key is not None:
+        yield "WARNING: keys and prompts cross the network in the clear; set server.ssl_certfile, or use a proxy"
 
 
 def ready_line(deployment: Deployment, url: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sglk.engine.messages import Finish, Output, TokenLogprob
 from sglk.errors import RequestError
-from sglk.server.bridge import Generation
+from sglk.server.bridge import TIMED_OUT, Generation
 
 
 @dataclass(slots=True)
@@ -67,7 +67,8 @@ def raise_if_failed(finish: Finish | None) -> None:
         message = finish.message or "the request was aborted before it was complete; send it again"
         raise RequestError(message, code="aborted", status=503)
     if finish.code is not None:
-        raise RequestError(finish.message or finish.code, code=finish.code)
+        status = 504 if finish.code == TIMED_OUT else 400
+        raise RequestError(finish.message or finish.code, code=finish.code, status=status)
     raise RequestError(finish.message or "the engine failed to answer", code="engine_error", status=500)
 
 

@@ -20,8 +20,10 @@ ADMIN_ROUTES = ("/admin/", "/flush_cache", "/reset_prefix_cache")
 class BearerAuth:
     """ASGI middleware that refuses requests without the right `Authorization: Bearer` key (401)."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None, local: bool = True) -> None:
+        """Guard `app`; with no key at all its admin routes are open where only this machine reaches it (`local`)."""
         self.app = app
+        self._local = local
         self._api_key = api_key
         self._admin_key = admin_api_key or api_key
 
@@ -29,6 +31,9 @@ class BearerAuth:
         """Pass the request on when its key fits."""
         if scope["type"] == "http" and not self._admits(scope):
             await error_response(_refusal(scope))(scope, receive, send)
+            return
+        if scope["type"] == "http" and not self._local and self._admin_key is None and _is_guarded(scope):
+            await error_response(_closed())(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -42,6 +47,19 @@ class BearerAuth:
 
     def _fits(self, scope: Scope, key: str | None) -> bool:
         return key is None or hmac.compare_digest(_given_key(scope), key.encode())
+
+
+def _is_guarded(scope: Scope) -> bool:
+    """Whether strangers could move or stop traffic by it; an emptied cache costs them no more than their requests."""
+    return bool(scope["path"].startswith("/admin/"))
+
+
+def _closed() -> RequestError:
+    message = (
+        "the admin routes are closed, since other machines reach this server and it has no key; start it with"
+        " server.admin_api_key_file=FILE or $SGLK_ADMIN_API_KEY set, and send `Authorization: Bearer KEY`"
+    )
+    return RequestError(message, code="admin_closed", status=403)
 
 
 def _given_key(scope: Scope) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -21,6 +22,9 @@ MAX_ENTRIES = 2**16
 
 PAUSE_S = 30.0
 """Longest wait for the next piece of a body; a client that keeps silent for longer gets 408."""
+
+WHOLE_S = 300.0
+"""Longest wait for all of it."""
 
 _SHOWN_CHARACTERS = 60
 
@@ -102,17 +106,21 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
     """Yield the body as it comes; raises RequestError when no more comes in time, or the server is about to end."""
     stream = request.stream()
     cut_off = asyncio.ensure_future(deployment_of(request).cut_off.wait())
+    over_s = time.monotonic() + WHOLE_S
     try:
-        while (piece := await _next_piece(stream, cut_off)) is not None:
+        while (piece := await _next_piece(stream, cut_off, over_s)) is not None:
             yield piece
     finally:
         cut_off.cancel()
 
 
-async def _next_piece(stream: AsyncIterator[bytes], cut_off: asyncio.Task[Literal[True]]) -> bytes | None:
+async def _next_piece(
+    stream: AsyncIterator[bytes], cut_off: asyncio.Task[Literal[True]], over_s: float
+) -> bytes | None:
     coming = asyncio.ensure_future(anext(stream, None))
     try:
-        await asyncio.wait((coming, cut_off), timeout=PAUSE_S, return_when=asyncio.FIRST_COMPLETED)
+        left_s = max(0.0, min(PAUSE_S, over_s - time.monotonic()))
+        await asyncio.wait((coming, cut_off), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if coming.done():
             return coming.result()
     finally:
@@ -120,7 +128,7 @@ async def _next_piece(stream: AsyncIterator[bytes], cut_off: asyncio.Task[Litera
     if cut_off.done():
         message = "the server shuts down and the request body is not complete; send it to another server"
         raise RequestError(message, code="shutting_down", status=503)
-    message = f"no more of the request body came within {PAUSE_S:g} s; send all of it"
+    message = f"no more of the request body came within {PAUSE_S:g} s, or not all within {WHOLE_S:g} s; send all of it"
     raise RequestError(message, code="body_incomplete", status=408)
 
 

@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
-from sglk.engine.messages import GenerateRequest, Output
+from sglk.engine.messages import Finish, GenerateRequest, Output
 from sglk.errors import RequestError
 from sglk.server.latency import LatencyMetrics, RequestClock
 from sglk.server.request_record import current_record
+
+TIMED_OUT = "request_timeout"
+"""Code of an answer that took too long."""
 
 Numbered = tuple[int, Output]
 """An output and the position of its request in the generation."""
@@ -28,11 +31,15 @@ class Generator(Protocol):
 class EngineBridge:
     """One engine as the event loop sees it.
 
-    `limit` is the most requests that may be open, running and waiting together; one more is refused with 429.
+    `limit` is the most requests that may be open, running and waiting together; one more is refused with 429. What is
+    not complete after `request_timeout_s` is aborted, and ends with the error `request_timeout`.
     """
 
-    def __init__(self, engine: Generator, limit: int, latency: LatencyMetrics) -> None:
+    def __init__(
+        self, engine: Generator, limit: int, latency: LatencyMetrics, request_timeout_s: float | None = None
+    ) -> None:
         self.limit = limit
+        self._timeout_s = request_timeout_s
         self._engine = engine
         self._latency = latency
         self._waiting: dict[str, tuple[Generation, int]] = {}
@@ -60,6 +67,8 @@ class EngineBridge:
         except BaseException:
             generation.close()
             raise
+        if self._timeout_s is not None:
+            generation.end_after(self._timeout_s)
         return generation
 
     def abort_all(self) -> None:
@@ -67,10 +76,12 @@ class EngineBridge:
         for request_id in list(self._waiting):
             self._engine.abort(request_id)
 
-    def forget(self, request_id: str) -> None:
-        """Drop a request and, if it still runs, end it in the engine."""
-        if self._waiting.pop(request_id, None) is not None:
-            self._engine.abort(request_id)
+    def forget(self, request_id: str) -> bool:
+        """Drop a request and, if it still runs, end it in the engine; returns whether it did."""
+        if self._waiting.pop(request_id, None) is None:
+            return False
+        self._engine.abort(request_id)
+        return True
 
     def _check_room(self, count: int) -> None:
         if count > self.limit:
@@ -112,12 +123,26 @@ class Generation:
         self._unfinished = len(request_ids)
         self._arrived: list[Numbered] = []
         self._news = asyncio.Event()
+        self._end: asyncio.TimerHandle | None = None
 
     def receive(self, index: int, output: Output) -> None:
         """Take an output of request number `index`; runs in the event loop."""
         self.clocks[index].tick(output)
         self._arrived.append((index, output))
         self._news.set()
+
+    def end_after(self, timeout_s: float) -> None:
+        """Give the requests so long; what has not finished by then ends with an error."""
+        self._end = asyncio.get_running_loop().call_later(timeout_s, self._time_out, timeout_s)
+
+    def _time_out(self, timeout_s: float) -> None:
+        message = f"the answer was not complete within {timeout_s:g} s (server.request_timeout_s); ask for less"
+        finish = Finish("error", message=message, code=TIMED_OUT)
+        for index, request_id in enumerate(self.request_ids):
+            if self._bridge.forget(request_id):
+                last = self.clocks[index].last
+                counts = (0, 0, 0) if last is None else (last.prompt_tokens, last.completion_tokens, last.cached_tokens)
+                self.receive(index, Output(request_id, (), "", *counts, finish))
 
     async def batches(self) -> AsyncIterator[list[Numbered]]:
         """Yield what has arrived since the last time, until every request has finished."""
@@ -130,6 +155,8 @@ class Generation:
 
     def close(self) -> None:
         """Abort the requests that have not finished."""
+        if self._end is not None:
+            self._end.cancel()
         for request_id in self.request_ids:
             self._bridge.forget(request_id)
 

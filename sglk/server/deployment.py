@@ -51,7 +51,9 @@ class Deployment:
         self.latency = LatencyMetrics(self.registry, self.model_name)
         self.registry.register(FleetCollector(self.fleet, self.model_name))
         self.registry.register(OpCollector(self.fleet, self.model_name))
-        self.bridge = EngineBridge(self.fleet.router, self.open_limit, self.latency)
+        self.bridge = EngineBridge(
+            self.fleet.router, self.open_limit, self.latency, self.config.server.request_timeout_s
+        )
         self.history = History()
         """What the metrics said lately."""
         self.feed = LiveFeed()

@@ -18,11 +18,15 @@ from sglk.server import dashboard
 from sglk.server.advice import watch
 from sglk.server.deployment import Deployment
 from sglk.server.port import port_taken
+from sglk.server.tls import tls_files
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 """Longer than the pools of usual clients keep a connection, so that the client and not the server closes it."""
+
+MAX_HEAD_BYTES = 64 * 1024
+"""URL and headers of a request together; a longer head gets 400."""
 
 FLUSH_S = 5
 """After `server.shutdown_timeout_s` requests are aborted; this is for their last words to reach the clients."""
@@ -44,9 +48,15 @@ class HttpServer(uvicorn.Server):
         self._deployment = deployment
         self._on_ready = on_ready
         self._drain_s = deployment.config.server.shutdown_timeout_s
+        certfile, keyfile = tls_files(deployment.config.server)
         super().__init__(
             uvicorn.Config(
                 app,
+                ssl_certfile=certfile,
+                ssl_keyfile=keyfile,
+                # The one whose requests have a limit, also where another is installed.
+                http="h11",
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",

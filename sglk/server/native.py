@@ -97,7 +97,9 @@ async def _events(generation: Generation, batch: _Batch, scope: Scope) -> AsyncI
             yield b"".join(chunks)
     except RequestError as error:
         set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
+        # No DONE: nobody shall take the answer for a complete one.
         yield event(error_body(str(error), status=error.status, code=error.code))
+        return
     yield DONE
 
 

@@ -49,7 +49,8 @@ class OpenAIStream(ABC):
                     raise_if_failed(output.finish)
         except RequestError as error:
             set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
-            yield event(error_body(str(error), status=error.status, code=error.code)) + DONE
+            # No DONE: nobody shall take the answer for a complete one.
+            yield event(error_body(str(error), status=error.status, code=error.code))
             return
         if self._include_usage:
             totals = dump(usage(self._answers, self._n))

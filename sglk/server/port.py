@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 
 from sglk.errors import ConfigError
@@ -30,11 +31,21 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server that is bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL at which a bound socket can be reached from this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def port_taken(port: int) -> str:
