@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from sglk.backends.constraints import Constraint, Trait, Traits
-from sglk.errors import BackendError, ConfigError
+from sglk.errors import BackendError, ConfigError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class Packing:
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
+    positions: tuple[int, ...] | None = None
+    """Which arguments of the op are packed; None = those that are quantised matrices."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,33 @@ class Implementation(Generic[P, R]):
     packing: Packing | None = None
 
     def unmet(self, traits: Traits) -> str | None:
-        """Return the first demand that `traits` does not meet, or None."""
-        return next((demand.text for demand in self.constraints if not demand.holds(traits)), None)
+        """Return the first demand that `traits` does not meet, or None; raises BackendError for one that cannot say."""
+        return next((demand.text for demand in self.constraints if not self._holds(demand, traits)), None)
+
+    def _holds(self, demand: Constraint, traits: Traits) -> bool:
+        try:
+            return demand.holds(traits)
+        # A vendor's test may raise anything, and nobody may take that for a shape which does not fit.
+        except Exception as error:
+            known = ", ".join(f"{name}={value}" for name, value in traits.items())
+            raise BackendError(
+                f"op {self.op!r} of {self.provider!r}: its demand {demand.text!r} cannot be checked"
+                f" ({type(error).__name__}: {error}) for a shape class of {known}; correct the plugin, or take it out"
+                f" with backend.deny.{self.op}"
+            ) from error
+
+    def flaw(self) -> str | None:
+        """Return what makes it no implementation of an op, or None."""
+        if self.op not in _OPS:
+            return f"there is no op {self.op!r}{nearest(self.op, _OPS)}"
+        if not self.provider or self.provider == REFERENCE:
+            return f"provider {self.provider!r} is no name for one; {REFERENCE!r} is what sglk itself has for every op"
+        if not callable(self.function):
+            return f"its implementation is {self.function!r}, not a function"
+        wrong = next((demand for demand in self.constraints if not isinstance(demand, Constraint)), None)
+        if wrong is not None:
+            return f"its demand {wrong!r} is no Constraint; write one_of, multiple_of, at_most or parse_constraint"
+        return None
 
 
 @dataclass(frozen=True)
@@ -118,10 +145,11 @@ class BoundOp(Generic[P, R]):
 
     def __init__(self, op: Op[P, R], function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
         self.op = op
-        self._run = self.function = function
+        self.function = function
         self.choice = choice
         self.packing = packing
         """What must be done to the weight before a call; None = it is taken as it is."""
+        self._run = self._unseen()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the chosen implementation."""
@@ -129,9 +157,28 @@ class BoundOp(Generic[P, R]):
 
     def switch(self, function: Callable[P, R], choice: Choice, packing: Packing | None = None) -> None:
         """Run `function` from the next call on, for every layer that holds this handle."""
-        self._run = self.function = function
+        self.function = function
         self.choice = choice
         self.packing = packing
+        self._run = self._unseen()
+
+    def _unseen(self) -> Callable[P, R]:
+        """Return what runs at the first call; of packed weights nobody else knows what a result is like."""
+        return self.function if self.choice.fallback or self.packing is not None else self._first
+
+    def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the implementation and look at the form of what it returns: once, so that later calls pay nothing.
+
+        Else a wrong result fails in whatever op takes it next, which would get the blame.
+        """
+        # The forms are those of all ops, whose modules need this one.
+        from sglk.backends.op_results import result_flaw
+
+        result = self.function(*args, **kwargs)
+        if (flaw := result_flaw(self.op, result, args, kwargs)) is not None:
+            raise BackendError(f"{flaw}; `sglk ops test` shows it again, backend.deny.{self.op.name} does without it")
+        self._run = self.function
+        return result
 
     def observe(self, observer: "Observer | None") -> None:
         """Hand calls to `observer` instead of the implementation, until told None."""
@@ -166,9 +213,15 @@ class OpRegistry:
         *constraints: Constraint,
         packing: Packing | None = None,
     ) -> None:
-        """Offer `function` of `provider` for `op`; shape classes bound before keep their choice."""
-        offered = self._implementations.setdefault(op.name, [])
-        offered.insert(0, Implementation(op.name, provider, function, constraints, packing))
+        """Offer `function` of `provider` for `op`; shape classes bound before keep their choice.
+
+        Raises BackendError for what is no implementation of an op.
+        """
+        name = op.name if isinstance(op, Op) else str(op)
+        offer = Implementation(name, provider, function, constraints, packing)
+        if (flaw := offer.flaw()) is not None:
+            raise BackendError(f"op {name!r} of {provider!r} cannot be registered: {flaw}")
+        self._implementations.setdefault(name, []).insert(0, offer)
 
     def select(self, op: Op[P, R], **traits: Trait) -> BoundOp[P, R]:
         """Return the handle that runs `op` for this shape class; the same class always gets the same handle.

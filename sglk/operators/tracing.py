@@ -11,8 +11,8 @@ import torch
 
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
 from sglk.backends.constraints import Trait
+from sglk.backends.op_results import RESULTS
 from sglk.backends.ops import BoundOp, Op, OpRegistry, P, R
-from sglk.backends.sim_ops import RESULTS
 from sglk.backends.work import Work, work_of
 from sglk.operators.cases import OpCase
 from sglk.operators.shapes import shape_of

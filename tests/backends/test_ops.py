@@ -1,24 +1,35 @@
 """The registry picks one implementation per shape class, before any kernel runs, and says why."""
 
 import logging
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from sglk.backends import reference
-from sglk.backends.constraints import at_most, multiple_of, one_of
+from sglk.backends.constraints import Constraint, Traits, at_most, multiple_of, one_of
+from sglk.backends.cpu import CpuBackend
 from sglk.backends.deny import denials, warn_of_idle
-from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry
+from sglk.backends.failing_op import failing_op
+from sglk.backends.op_results import RESULTS, result_flaw
+from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry, known_ops
 from sglk.config.schema import DenyConfig
 from sglk.errors import BackendError, ConfigError
+from sglk.operators.cases import OPS, matrix
 
 
 def double(x_T2F: torch.Tensor) -> torch.Tensor:
-    return x_T2F * 2
+    return x_T2F.chunk(2, dim=-1)[0] * 2
+
+
+def whole(x_T2F: torch.Tensor) -> torch.Tensor:
+    return x_T2F
 
 
 def negate(x_T2F: torch.Tensor) -> torch.Tensor:
-    return -x_T2F
+    return -x_T2F.chunk(2, dim=-1)[0]
 
 
 def registry(fallback: Fallback = "warn") -> OpRegistry:
@@ -29,7 +40,7 @@ def registry(fallback: Fallback = "warn") -> OpRegistry:
 
 def test_a_shape_within_the_constraints_runs_on_the_chip() -> None:
     bound = registry("forbid").select(reference.silu_and_mul, size=8, dtype="fp16")
-    assert bound(torch.ones(2)).tolist() == [2, 2]
+    assert bound(torch.ones(1, 4)).tolist() == [[2, 2]]
     assert (bound.choice.provider, bound.choice.fallback) == ("chip", False)
 
 
@@ -83,9 +94,9 @@ def test_a_quarantine_switches_every_handle_that_layers_hold() -> None:
     ops = registry()
     ops.register(reference.silu_and_mul, "vendor", negate)
     bound = ops.select(reference.silu_and_mul, size=8, dtype="fp16")
-    assert bound(torch.ones(1)).item() == -1
+    assert bound(torch.ones(1, 2)).item() == -1
     assert ops.quarantine(reference.silu_and_mul, "vendor", "returned NaN") == 1
-    assert bound(torch.ones(1)).item() == 2
+    assert bound(torch.ones(1, 2)).item() == 2
     assert ops.choices() == [bound.choice]
     assert bound.choice.reason == "vendor: returned NaN"
 
@@ -118,3 +129,83 @@ def test_a_denial_that_takes_nothing_out_is_warned_of(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == [
         "backend.deny.silu_and_mul takes nothing out: no implementation of provider 'chpi'; offered by chip"
     ]
+
+
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        (lambda x: x, "float32 [3, 8] on cpu"),
+        (lambda x: x[:, :4].double(), "float64 [3, 4] on cpu"),
+        (lambda x: x[:, :4].to("meta"), "float32 [3, 4] on meta"),
+        (lambda x: None, "nothing"),
+        (lambda x: (x[:, :4],), "a tuple"),
+    ],
+)
+def test_a_result_of_another_form_is_the_fault_of_the_op_that_returned_it(
+    result: Callable[[torch.Tensor], Any], found: str
+) -> None:
+    ops = OpRegistry()
+    ops.register(reference.silu_and_mul, "chip", result)
+    with pytest.raises(BackendError, match=re.escape(f"it returned {found}, not float32 [3, 4] on cpu;")) as raised:
+        ops.select(reference.silu_and_mul, size=8, dtype="fp32")(torch.ones(3, 8))
+    choice = failing_op(raised.value)
+    assert choice is not None
+    assert (choice.op, choice.provider) == ("silu_and_mul", "chip")
+
+
+def test_an_op_that_takes_over_is_looked_at_too() -> None:
+    ops = OpRegistry()
+    ops.register(reference.silu_and_mul, "chip", whole)
+    ops.register(reference.silu_and_mul, "vendor", double)
+    bound = ops.select(reference.silu_and_mul, size=8, dtype="fp32")
+    bound(torch.ones(3, 8))
+    ops.quarantine(reference.silu_and_mul, "vendor", "returned NaN")
+    with pytest.raises(BackendError, match="it returned"):
+        bound(torch.ones(3, 8))
+
+
+def test_every_op_has_a_form_and_a_result_of_the_reference_has_it() -> None:
+    assert {op.name for op in RESULTS} == set(known_ops())
+    for case in matrix(CpuBackend.capabilities):
+        arguments = case.arguments()
+        result = OPS[case.op].reference(*arguments)
+        assert result_flaw(OPS[case.op], result, arguments, {}) is None, case
+
+
+def broken(traits: Traits) -> bool:
+    raise ZeroDivisionError("of its own")
+
+
+@pytest.mark.parametrize(
+    ("demand", "cause"),
+    [(multiple_of("experts", 4), "KeyError: 'experts'"), (Constraint("odd", broken), "ZeroDivisionError: of its own")],
+)
+def test_a_demand_that_cannot_be_checked_names_whose_it_is(demand: Constraint, cause: str) -> None:
+    ops = OpRegistry("allow")
+    ops.register(reference.silu_and_mul, "chip", double, demand)
+    words = f"op 'silu_and_mul' of 'chip': its demand {demand.text!r} cannot be checked ({cause}) for a shape class of"
+    with pytest.raises(BackendError, match=re.escape(f"{words} size=8; correct the plugin, or take it out with")):
+        ops.select(reference.silu_and_mul, size=8)
+
+
+def test_a_denial_takes_out_what_has_a_demand_that_cannot_be_checked() -> None:
+    ops = OpRegistry("allow", [Denial("silu_and_mul", "chip", "broken")])
+    ops.register(reference.silu_and_mul, "chip", double, multiple_of("experts", 4))
+    assert ops.select(reference.silu_and_mul, size=8).choice.provider == REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("op", "provider", "function", "demands", "flaw"),
+    [
+        ("silu_and_mull", "chip", double, (), "there is no op 'silu_and_mull'; did you mean 'silu_and_mul'?"),
+        (reference.silu_and_mul, "reference", double, (), "provider 'reference' is no name for one"),
+        (reference.silu_and_mul, "", double, (), "provider '' is no name for one"),
+        (reference.silu_and_mul, "chip", None, (), "its implementation is None, not a function"),
+        (reference.silu_and_mul, "chip", double, ("size % 4 == 0",), "its demand 'size % 4 == 0' is no Constraint"),
+    ],
+)
+def test_what_is_no_implementation_is_refused_at_once(
+    op: Any, provider: str, function: Any, demands: tuple[Any, ...], flaw: str
+) -> None:
+    with pytest.raises(BackendError, match=re.escape(f"of {provider!r} cannot be registered: {flaw}")):
+        OpRegistry().register(op, provider, function, *demands)
