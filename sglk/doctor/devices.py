@@ -24,7 +24,7 @@ def check_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]
 
 
 def _vendor(machine: Machine, vendor: Vendor, wanted: bool) -> Iterator[Finding]:
-    nodes = machine.glob(f"dev/{vendor.nodes}")
+    nodes = nodes_of(machine, vendor)
     cards = [device for device in accelerators(machine) if device.maker == vendor.name]
     missing = [f"/dev/{name}" for name in vendor.controls if not (machine.root / "dev" / name).exists()]
     bad: Status = "fail" if wanted else "ok"
@@ -47,6 +47,12 @@ def _vendor(machine: Machine, vendor: Vendor, wanted: bool) -> Iterator[Finding]
     yield ok("devices", f"{vendor.backend}: {names} ({on_bus}driver {driver or 'of unknown version'})")
 
 
+def nodes_of(machine: Machine, vendor: Vendor) -> list[Path]:
+    """Return the nodes of the vendor's devices; those that may be anybody's count where the controls are there too."""
+    nodes = machine.glob(f"dev/{vendor.nodes}")
+    return nodes if not vendor.shared_nodes or _existing(machine, vendor) else []
+
+
 def driver_version(machine: Machine, vendor: Vendor) -> str | None:
     """Return the version of the loaded kernel driver, None where the system does not tell it."""
     texts = (machine.text(file) for file in vendor.driver_files)
@@ -58,14 +64,15 @@ def _existing(machine: Machine, vendor: Vendor) -> list[Path]:
 
 
 def _reason(machine: Machine, vendor: Vendor, on_bus: bool) -> str:
+    nodes = f"/dev/{vendor.controls[0] if machine.glob(f'dev/{vendor.nodes}') else vendor.nodes}"
     if on_bus:
         loaded = driver_version(machine, vendor) is not None
         return (
-            f"{vendor.name} cards are on the PCI bus, but there is no /dev/{vendor.nodes}:"
+            f"{vendor.name} cards are on the PCI bus, but there is no {nodes}:"
             f" {'not passed into this container' if loaded else 'the driver is not loaded'}"
         )
     bus = f"no {vendor.name} card is on the PCI bus" if has_bus(machine) else "the PCI bus cannot be read"
-    return f"{bus}, and there is no /dev/{vendor.nodes}"
+    return f"{bus}, and there is no {nodes}"
 
 
 def _way_in(vendor: Vendor, on_bus: bool) -> str:
@@ -82,12 +89,32 @@ def _group_advice(node: Path) -> str:
 
 
 def _named_devices(machine: Machine, vendor: Vendor, names: list[str]) -> Iterator[Finding]:
-    count = len(machine.glob(f"dev/{vendor.nodes}"))
+    count = len(nodes_of(machine, vendor))
     indexes = [int(name.rpartition(":")[2]) for name in names]
-    beyond = [index for index in indexes if index >= count]
-    if count and beyond:
-        absent = ", ".join(f"{vendor.backend}:{index}" for index in beyond)
-        yield fail("devices", f"{absent} in groups, but this machine has {count}", "name devices from index 0 up")
+    if count and (beyond := _beyond(vendor, indexes, count)):
+        yield fail("devices", f"{beyond} in groups, but this machine has {count}", "name devices from index 0 up")
+        return
+    for variable in vendor.visible:
+        value = machine.environment.get(variable)
+        left = None if value is None else _left_visible(value, count)
+        if left and (beyond := _beyond(vendor, indexes, left)):
+            yield fail(
+                "devices",
+                f"{beyond} in groups, but {variable}={value} leaves {left} of {count}",
+                f"name more devices in {variable}, or fewer in groups",
+            )
+
+
+def _beyond(vendor: Vendor, indexes: list[int], count: int) -> str:
+    """Return the names of those of `indexes` that do not exist among `count` devices."""
+    return ", ".join(f"{vendor.backend}:{index}" for index in indexes if index >= count)
+
+
+def _left_visible(value: str, count: int) -> int:
+    """Return how many devices such a variable leaves: the first that does not exist hides those after it."""
+    entries = [entry.strip() for entry in value.split(",")]
+    exist = [not entry.lstrip("-").isdigit() or 0 <= int(entry) < count for entry in entries if entry]
+    return exist.index(False) if False in exist else len(exist)
 
 
 def check_visible_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
@@ -101,7 +128,7 @@ def check_visible_devices(machine: Machine, deployment: Deployment) -> Iterator[
 
 def _visible(machine: Machine, vendor: Vendor, variable: str, value: str, wanted: bool) -> Finding:
     entries = [entry.strip() for entry in value.split(",")]
-    count = len(machine.glob(f"dev/{vendor.nodes}"))
+    count = len(nodes_of(machine, vendor))
     numbers = [int(entry) for entry in entries if entry.lstrip("-").isdigit()]
     twice = [entry for entry, times in Counter(entries).items() if times > 1]
     if not value.strip() or numbers[:1] == [-1]:

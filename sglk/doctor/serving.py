@@ -79,6 +79,8 @@ def check_weights(machine: Machine, deployment: Deployment) -> Iterator[Finding]
     bad: Status = "fail" if chosen else "warn"
     if deployment.config.runtime.load_format == "dummy":
         yield ok("weights", "runtime.load_format=dummy needs no files")
+    elif model.path is None and set(deployment.backends) <= {"sim"}:
+        yield ok("weights", "backend=sim needs no files")
     elif model.path is not None:
         found = expanded(model.path).exists()
         yield (

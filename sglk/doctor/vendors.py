@@ -26,6 +26,8 @@ class Vendor:
     """Files below the root that tell the driver's version, the best first."""
     container: str
     """What passes the devices into a container."""
+    shared_nodes: bool = False
+    """Whether devices of other vendors have nodes of the same names; the controls tell whose they are."""
 
 
 VENDORS = (
@@ -52,6 +54,7 @@ VENDORS = (
         command="amd-smi",
         driver_files=("sys/module/amdgpu/version",),
         container="docker run --device /dev/kfd --device /dev/dri",
+        shared_nodes=True,
     ),
     Vendor(
         name="Kunlunxin",

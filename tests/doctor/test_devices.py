@@ -102,6 +102,31 @@ def test_a_device_index_that_does_not_exist(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("1", "cuda:1 in groups, but CUDA_VISIBLE_DEVICES=1 leaves 1 of 2"),
+        ("GPU-8932f937", "cuda:1 in groups, but CUDA_VISIBLE_DEVICES=GPU-8932f937 leaves 1 of 2"),
+        ("0,7,1", "cuda:1 in groups, but CUDA_VISIBLE_DEVICES=0,7,1 leaves 1 of 2"),
+        ("1,0", None),
+    ],
+)
+def test_groups_that_name_devices_which_the_environment_hides(value: str, why: str | None, tree: Tree) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        tree.node(name)
+    machine = tree.machine({"CUDA_VISIBLE_DEVICES": value})
+    found = check_devices(machine, typed("chip=cuda", "groups='cuda:0;cuda:1'"))
+    assert [finding.why for finding in found if finding.status == "fail"] == ([why] if why else [])
+
+
+def test_a_display_of_another_maker_is_no_accelerator_of_amd(tree: Tree) -> None:
+    (tree.root / "sys/bus/pci/devices").mkdir(parents=True)
+    tree.node("dri/renderD128")
+    (finding,) = devices_of("rocm", tree, "chip=cpu")
+    assert (finding.status, finding.todo) == ("ok", "")
+    assert finding.why == "rocm: not available (no AMD card is on the PCI bus, and there is no /dev/kfd)"
+
+
+@pytest.mark.parametrize(
     ("text", "version"),
     [
         (

@@ -62,6 +62,7 @@ def test_shared_memory_matters_to_split_models_alone(tree: Tree) -> None:
         (["model=qwen32b"], 10 * GIB, "fail", "takes about 61.0 GiB in"),
         (["model=qwen32b"], 90 * GIB, "ok", "which has 90.0 free"),
         (["model=qwen32b", "runtime.load_format=dummy"], 10 * GIB, "ok", "needs no files"),
+        (["model=qwen72b", "chip=h100", "backend=sim", "runtime.tp_size=4"], 0, "ok", "backend=sim needs no files"),
         (["model=local"], 10 * GIB, "fail", "says nowhere where its files are"),
         (["model=local", "model.path=/nonexistent"], 10 * GIB, "fail", "model.path=/nonexistent is not here"),
         (
