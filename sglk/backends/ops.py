@@ -1,5 +1,6 @@
 """The op seam: which implementation of an op runs for a shape class, from whom, and why."""
 
+import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ REFERENCE = "reference"
 """Provider of the plain torch implementations."""
 
 _OPS: dict[str, "Op[Any, Any]"] = {}
+
+_RESULTS = "sglk.backends.op_results"
+"""Knows the form of what each op returns; needs all ops, and torch: so not before an op is called."""
 
 
 @dataclass(frozen=True)
@@ -171,11 +175,9 @@ class BoundOp(Generic[P, R]):
 
         Else a wrong result fails in whatever op takes it next, which would get the blame.
         """
-        # The forms are those of all ops, whose modules need this one.
-        from sglk.backends.op_results import result_flaw
-
         result = self.function(*args, **kwargs)
-        if (flaw := result_flaw(self.op, result, args, kwargs)) is not None:
+        flaw = importlib.import_module(_RESULTS).result_flaw(self.op, result, args, kwargs)
+        if flaw is not None:
             raise BackendError(f"{flaw}; `sglk ops test` shows it again, backend.deny.{self.op.name} does without it")
         self._run = self.function
         return result

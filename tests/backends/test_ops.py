@@ -142,10 +142,14 @@ def test_a_denial_that_takes_nothing_out_is_warned_of(caplog: pytest.LogCaptureF
     ],
 )
 def test_a_result_of_another_form_is_the_fault_of_the_op_that_returned_it(
-    result: Callable[[torch.Tensor], Any], found: str
+    result: Callable[[torch.Tensor], torch.Tensor], found: str
 ) -> None:
     ops = OpRegistry()
-    ops.register(reference.silu_and_mul, "chip", result)
+
+    def returns(x_T2F: torch.Tensor) -> torch.Tensor:
+        return result(x_T2F)
+
+    ops.register(reference.silu_and_mul, "chip", returns)
     with pytest.raises(BackendError, match=re.escape(f"it returned {found}, not float32 [3, 4] on cpu;")) as raised:
         ops.select(reference.silu_and_mul, size=8, dtype="fp32")(torch.ones(3, 8))
     choice = failing_op(raised.value)
