@@ -11,6 +11,7 @@ import torch
 
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
 from sglk.backends.collectives import ProcessGroup, join_gloo
+from sglk.backends.cpu_kernels.registration import register_cpu_kernels
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
@@ -55,6 +56,7 @@ class CpuBackend(DeviceBackend):
         self.ops = OpRegistry(fallback, deny)
         register_cpu_ops(self.ops)
         register_cpu_quantised_ops(self.ops)
+        register_cpu_kernels(self.ops)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""

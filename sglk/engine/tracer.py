@@ -145,8 +145,13 @@ def _unpacked(bound: BoundOp[..., Any], pairs: Iterable[tuple[inspect.Parameter,
     """Return the arguments with packed weights in the layout that all chips share."""
     if bound.packing is None:
         return [argument for _, argument in pairs]
-    unpack = bound.packing.unpack
-    return [unpack(argument) if parameter.annotation is QuantisedMatrix else argument for parameter, argument in pairs]
+    unpack, positions = bound.packing.unpack, bound.packing.positions
+    return [
+        unpack(argument)
+        if (parameter.annotation is QuantisedMatrix if positions is None else position in positions)
+        else argument
+        for position, (parameter, argument) in enumerate(pairs)
+    ]
 
 
 def _all_finite(arguments: Iterable[Any]) -> bool:

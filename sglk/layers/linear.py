@@ -6,6 +6,7 @@ from itertools import groupby
 import torch
 
 from sglk.backends import reference
+from sglk.layers.product_weight import ProductWeight
 from sglk.layers.quantised_linear import QuantisedProduct
 from sglk.layers.weights import LayerContext, Weight
 
@@ -36,12 +37,13 @@ class Product:
     """One product in full precision."""
 
     def __init__(self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool) -> None:
-        self.weight = context.weight(*((f"{name}.weight", (width, in_features)) for name, width in outputs.items()))
+        parts = tuple((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
+        self._linear = context.op(reference.linear, in_features=in_features, out_features=sum(outputs.values()))
+        self.weight = ProductWeight(context, parts, self._linear)
         self.bias: Weight | None = None
         if bias:
             self.bias = context.weight(*((f"{name}.bias", (width,)) for name, width in outputs.items()))
-        self._linear = context.op(reference.linear, in_features=in_features, out_features=sum(outputs.values()))
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
         """Return y_TO."""
-        return self._linear(x_TE, self.weight.tensor, self.bias.tensor if self.bias else None)
+        return self._linear(x_TE, self.weight.form(self._linear), self.bias.tensor if self.bias else None)

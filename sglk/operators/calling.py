@@ -49,10 +49,12 @@ def device_arguments(
     placed = [place(argument, backend) for argument in arguments]
     if implementation.packing is None:
         return placed
-    pack = implementation.packing.pack
+    pack, positions = implementation.packing.pack, implementation.packing.positions
     return [
-        backend.execute_runnable(partial(pack, argument)) if isinstance(argument, QuantisedMatrix) else argument
-        for argument in placed
+        backend.execute_runnable(partial(pack, argument))
+        if (isinstance(argument, QuantisedMatrix) if positions is None else position in positions)
+        else argument
+        for position, argument in enumerate(placed)
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.ops import OpRegistry, Packing
+from sglk.backends.ops import Denial, OpRegistry, Packing
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.schemes import ON_LOAD, Quantization
@@ -128,7 +128,7 @@ class Transposed:
 
 
 def test_a_layout_of_an_implementations_own_goes_back_when_it_is_quarantined() -> None:
-    backend = CpuBackend(num_threads=1)
+    backend = CpuBackend(num_threads=1, deny=[Denial("linear_w8a8", "cpu_kernels", "it has a layout of its own")])
     offer_transposed(backend.ops)
     weights: list[DeclaredWeight] = []
     context = LayerContext(backend, torch.float32, weights, Quantization(default=ON_LOAD["w8a8"]))

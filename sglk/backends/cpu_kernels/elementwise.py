@@ -1,0 +1,131 @@
+"""Norms, rotary positions, SwiGLU and writes to the KV pool with own kernels. Letters as in `reference.py`."""
+
+import ctypes
+
+import torch
+
+from sglk.backends.cpu_kernels.panels import KINDS
+from sglk.backends.kv_values import KVScales
+
+
+class ElementwiseKernels:
+    """C functions in fp32 that each do in one pass what torch needs several ops for."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, size, number, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_float
+        signatures = {
+            "rms_norm": [pointer, size, size, pointer, real, size, size, size, pointer, number],
+            "add_rms_norm": [pointer, pointer, pointer, real, size, size, pointer, number],
+            "rope": [pointer, size, size, pointer, pointer, size, size, size, pointer, number],
+            "silu_and_mul": [pointer, size, size, size, pointer, number],
+            "store_kv": [number, *(pointer, size) * 2, *(pointer,) * 5, size, size, size],
+        }
+        for name, signature in signatures.items():
+            function = getattr(library, f"sglk_{name}")
+            function.restype, function.argtypes = None, signature
+        self._library = library
+
+    def rms_norm(self, x_TE: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
+        """Scale each row along the last axis."""
+        width = x_TE.shape[-1]
+        if x_TE.stride(-1) != 1 or x_TE.dim() not in (2, 3):
+            x_TE = x_TE.contiguous()
+        y_TE = torch.empty(x_TE.shape)
+        heads = x_TE.shape[1] if x_TE.dim() == 3 else 1
+        head_stride = x_TE.stride(1) if x_TE.dim() == 3 else 0
+        count, stride = (len(x_TE), x_TE.stride(0)) if x_TE.dim() in (2, 3) else (x_TE.numel() // width, width)
+        self._library.sglk_rms_norm(
+            x_TE.data_ptr(),
+            stride,
+            head_stride,
+            weight_E.data_ptr(),
+            eps,
+            count,
+            heads,
+            width,
+            y_TE.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y_TE
+
+    def add_rms_norm(
+        self, x_TE: torch.Tensor, residual_TE: torch.Tensor, weight_E: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add in place and normalise, row after row."""
+        x_TE, total_TE = x_TE.contiguous(), residual_TE.contiguous()
+        y_TE = torch.empty(x_TE.shape)
+        width = x_TE.shape[-1]
+        self._library.sglk_add_rms_norm(
+            x_TE.data_ptr(),
+            total_TE.data_ptr(),
+            weight_E.data_ptr(),
+            eps,
+            x_TE.numel() // width,
+            width,
+            y_TE.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y_TE, total_TE
+
+    def rope(self, x_TND: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
+        """Rotate both halves of a head at once."""
+        if x_TND.stride(2) != 1:
+            x_TND = x_TND.contiguous()
+        tokens, heads, width = x_TND.shape
+        y_TND = torch.empty(tokens, heads, width)
+        cos_TD, sin_TD = cos_TD.contiguous(), sin_TD.contiguous()
+        self._library.sglk_rope(
+            x_TND.data_ptr(),
+            x_TND.stride(0),
+            x_TND.stride(1),
+            cos_TD.data_ptr(),
+            sin_TD.data_ptr(),
+            tokens,
+            heads,
+            width,
+            y_TND.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y_TND
+
+    def silu_and_mul(self, x_T2F: torch.Tensor) -> torch.Tensor:
+        """Return y_TF."""
+        if x_T2F.stride(1) != 1:
+            x_T2F = x_T2F.contiguous()
+        tokens, width = x_T2F.shape[0], x_T2F.shape[1] // 2
+        y_TF = torch.empty(tokens, width)
+        self._library.sglk_silu_and_mul(
+            x_T2F.data_ptr(), x_T2F.stride(0), tokens, width, y_TF.data_ptr(), torch.get_num_threads()
+        )
+        return y_TF
+
+    def store_kv(
+        self,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        k_pool_SKD: torch.Tensor,
+        v_pool_SKD: torch.Tensor,
+        slots_T: torch.Tensor,
+        scales: KVScales | None = None,
+    ) -> None:
+        """Convert and write keys and values, each token and head on its own."""
+        tokens, heads, width = k_TKD.shape
+        if k_TKD.stride()[1:] != (width, 1):
+            k_TKD = k_TKD.contiguous()
+        if v_TKD.stride()[1:] != (width, 1):
+            v_TKD = v_TKD.contiguous()
+        self._library.sglk_store_kv(
+            KINDS[k_pool_SKD.dtype],
+            k_TKD.data_ptr(),
+            k_TKD.stride(0),
+            v_TKD.data_ptr(),
+            v_TKD.stride(0),
+            k_pool_SKD.data_ptr(),
+            v_pool_SKD.data_ptr(),
+            None if scales is None else scales.keys_SK.data_ptr(),
+            None if scales is None else scales.values_SK.data_ptr(),
+            slots_T.data_ptr(),
+            tokens,
+            heads,
+            width,
+        )

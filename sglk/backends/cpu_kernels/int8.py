@@ -1,0 +1,86 @@
+"""Linear products in int8 with an own kernel. Letters: T tokens, E inputs, O outputs, G groups, N panels, P = 16."""
+
+import ctypes
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from sglk.backends.cpu_kernels.panels import flat, in_panels
+from sglk.backends.ops import Packing
+from sglk.backends.quantised import QuantisedMatrix
+from sglk.backends.quantised_linear import in_stored_order
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Panels:
+    """A symmetric int8 matrix as the kernel reads it."""
+
+    numbers: torch.Tensor
+    """[N, E / 2, P, 2]: the kernel multiplies pairs of inputs."""
+    scales_NGP: torch.Tensor
+    """fp32."""
+    shape: tuple[int, int]
+    """O and E."""
+    original: QuantisedMatrix
+    """What was packed: the dtypes of its parts, and what the panels do not have."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all parts, in bytes."""
+        return self.numbers.nbytes + self.scales_NGP.nbytes + self.original.nbytes
+
+
+def pack_int8(weight: QuantisedMatrix) -> Int8Panels:
+    """Lay values and scales out."""
+    panels = in_panels(weight.values)
+    numbers = panels.view(len(panels), -1, 2, panels.shape[2]).transpose(2, 3).contiguous()
+    original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=weight.scales_OG.new_empty(0, 0))
+    return Int8Panels(numbers, in_panels(weight.scales_OG.float()), weight.shape, original)
+
+
+def unpack_int8(packed: Int8Panels) -> QuantisedMatrix:
+    """Return what was packed."""
+    outputs, original = packed.shape[0], packed.original
+    values = flat(packed.numbers.transpose(2, 3).flatten(1, 2), outputs)
+    scales_OG = flat(packed.scales_NGP, outputs).to(original.scales_OG.dtype)
+    return replace(original, values=values, scales_OG=scales_OG)
+
+
+INT8 = Packing(pack_int8, unpack_int8)
+
+
+class Int8Kernel:
+    """The C function: products summed in int32, a token's result never depends on its neighbours."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        self._product = library.sglk_int8_product
+        self._product.restype = None
+        self._product.argtypes = [
+            *(pointer, pointer, size, size, size, pointer, size),
+            *(pointer, pointer, pointer, pointer, ctypes.c_int),
+        ]
+
+    def linear(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
+        """Return y_TO; `weight` is what `pack_int8` returned."""
+        x_TE = in_stored_order(x_TE, weight.original).contiguous()
+        tokens, (outputs, inputs) = len(x_TE), weight.shape
+        y_TO = torch.empty(tokens, outputs)
+        values_TE = torch.empty(tokens, inputs, dtype=torch.int16)
+        scales_TG = torch.empty(tokens, weight.scales_NGP.shape[1])
+        self._product(
+            weight.numbers.data_ptr(),
+            weight.scales_NGP.data_ptr(),
+            inputs,
+            outputs,
+            weight.original.group_size,
+            x_TE.data_ptr(),
+            tokens,
+            None if bias_O is None else bias_O.data_ptr(),
+            y_TO.data_ptr(),
+            values_TE.data_ptr(),
+            scales_TG.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y_TO

@@ -1,0 +1,129 @@
+"""The shared library of this package's C sources: built once for each processor, kept in the user's cache."""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+FLAGS = ("-O3", "-fopenmp", "-shared", "-fPIC", "-std=gnu11", "-lm")
+NATIVE = ("-march=native", "-mcpu=native")
+"""What asks for this processor's own instructions, the second where the first is not known."""
+COMPILE_TIMEOUT_S = 300.0
+_SOURCES = Path(__file__).parent
+
+
+class KernelsMissing(Exception):
+    """The library cannot be had here; the message says why."""
+
+
+@cache
+def kernels() -> ctypes.CDLL | str:
+    """Return the library, built at first use, or in one line why there is none, which is also logged once."""
+    try:
+        return _loaded()
+    except KernelsMissing as error:
+        reason = " ".join(str(error).split())
+        logger.info("own kernels of the cpu backend are off (%s); torch's run instead", reason)
+        return reason
+
+
+def _loaded() -> ctypes.CDLL:
+    compiler = find_compiler()
+    name = f"kernels-{_digest(compiler)}.so"
+    reasons = []
+    for folder in folders():
+        path = folder / name
+        try:
+            _prepare(folder)
+            if not path.exists():
+                build(compiler, path)
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            # A home that is full or read-only, or one from which nothing may be run.
+            reasons.append(f"{folder}: {error.strerror or error}")
+    raise KernelsMissing("; ".join(reasons))
+
+
+def find_compiler() -> str:
+    """Return the C compiler: `CC`, or gcc or cc of the path."""
+    wanted = os.environ.get("CC")
+    for name in (wanted,) if wanted else ("gcc", "cc"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise KernelsMissing(f"CC={wanted} is no program" if wanted else "there is no C compiler: neither gcc nor cc")
+
+
+def folders() -> Iterator[Path]:
+    """Yield where the library may be kept: the user's cache, else a folder of the user's among temporary files."""
+    if wanted := os.environ.get("XDG_CACHE_HOME"):
+        yield Path(wanted) / "sglk"
+    elif home := os.environ.get("HOME"):
+        yield Path(home) / ".cache" / "sglk"
+    yield Path(tempfile.gettempdir()) / f"sglk-{os.getuid()}"
+
+
+def build(compiler: str, path: Path) -> None:
+    """Compile into `path`, which appears whole or not at all; raises KernelsMissing with the compiler's first error."""
+    sources = [str(source) for source in sorted(_SOURCES.glob("*.c"))]
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        complaint = ""
+        for native in (*NATIVE, None):
+            flags = [*FLAGS[:-1], *((native,) if native else ())]
+            command = [compiler, *flags, *sources, "-o", str(made), FLAGS[-1]]
+            complaint = _compile(command)
+            if not complaint:
+                made.replace(path)
+                return
+    raise KernelsMissing(f"{compiler}: {complaint}")
+
+
+def _compile(command: list[str]) -> str:
+    """Return the first error, empty where there was none."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done within {COMPILE_TIMEOUT_S:g} s"
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[-1] if lines else f"exit code {done.returncode}")
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder; what others may write to is not trusted with a library."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(0, "others may write there")
+    if not os.access(folder, os.W_OK) and not any(folder.glob("kernels-*.so")):
+        raise PermissionError(0, "read-only")
+
+
+def _digest(compiler: str) -> str:
+    """Return what the library depends on: sources, flags, compiler and processor."""
+    parts = [*FLAGS, compiler, platform.machine(), _instructions()]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for source in sorted((*_SOURCES.glob("*.c"), *_SOURCES.glob("*.h"))):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _instructions() -> str:
+    """Return the vector instructions of the processor, as the kernel lists them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

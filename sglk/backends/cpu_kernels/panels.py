@@ -1,0 +1,100 @@
+"""Weights of linear layers laid out for the product kernel: panels of 16 outputs, all of an input side by side.
+
+Letters: O outputs, E inputs, G groups of inputs that share a scale, N panels, P = 16 outputs of a panel.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from sglk.backends.ops import Packing
+from sglk.backends.quantised import QuantisedMatrix
+
+PANEL = 16
+ALIGNED = 4 * PANEL
+"""Outputs are filled up with zeros to a multiple of it: the kernel takes four panels at a time."""
+
+KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3, torch.uint8: 4}
+"""Number that the kernels know a stored dtype by; uint8 holds two numbers of 4 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelMatrix:
+    """A matrix in panels, in the narrowest dtype that holds each of its numbers exactly; or quantised."""
+
+    numbers: torch.Tensor
+    """[N, E, P] floats or int8; 4-bit numbers [N, E / 2, P], the first of two inputs in the low half of a byte."""
+    shape: tuple[int, int]
+    """O and E."""
+    scales_NGP: torch.Tensor | None = None
+    """fp32 or fp16; where quantised a weight is (number - zero) * scale."""
+    zeros_NGP: torch.Tensor | None = None
+    """Of the same dtype; absent = 8 for 4-bit numbers, 0 for others."""
+    original: QuantisedMatrix | None = None
+    """What was packed: the dtypes of its parts, and what the panels do not have."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all parts, in bytes."""
+        own = [part.nbytes for part in (self.numbers, self.scales_NGP, self.zeros_NGP) if part is not None]
+        return sum(own) + (self.original.nbytes if self.original else 0)
+
+
+def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
+    """Lay an fp32 matrix out, in 16 bits where every number survives that."""
+    narrow = next((dtype for dtype in (torch.float16, torch.bfloat16) if _holds(dtype, weight_OE)), torch.float32)
+    outputs, inputs = weight_OE.shape
+    return PanelMatrix(in_panels(weight_OE.to(narrow)), (outputs, inputs))
+
+
+def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
+    """Return the fp32 matrix."""
+    return flat(packed.numbers, packed.shape[0]).float()
+
+
+def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
+    """Lay out values of 8 or 4 bits with their scales, which stay in fp16 where they and the zeros fit that."""
+    figures = [weight.scales_OG] if weight.zeros_OG is None else [weight.scales_OG, weight.zeros_OG]
+    half = all(_holds(torch.float16, figure.float()) for figure in figures)
+    panels = [in_panels(figure.half() if half else figure.float()) for figure in figures]
+    empty = [figure.new_empty(0, 0) for figure in figures]
+    original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=empty[0])
+    if weight.zeros_OG is None:
+        return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], None, original)
+    original = replace(original, zeros_OG=empty[1])
+    return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], panels[1], original)
+
+
+def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
+    """Return what was packed."""
+    original, outputs = packed.original, packed.shape[0]
+    assert original is not None
+    assert packed.scales_NGP is not None
+    scales_OG = flat(packed.scales_NGP, outputs).to(original.scales_OG.dtype)
+    zeros_OG = original.zeros_OG
+    if zeros_OG is not None and packed.zeros_NGP is not None:
+        zeros_OG = flat(packed.zeros_NGP, outputs).to(zeros_OG.dtype)
+    return replace(original, values=flat(packed.numbers, outputs), scales_OG=scales_OG, zeros_OG=zeros_OG)
+
+
+EXACT = Packing(pack_exactly, unpack_exactly, positions=(1,))
+QUANTISED = Packing(pack_quantised, unpack_quantised)
+
+
+def in_panels(matrix_OE: torch.Tensor) -> torch.Tensor:
+    """Return [N, E, P] of [O, E], filled up with zeros."""
+    outputs, columns = matrix_OE.shape
+    filled = matrix_OE.new_zeros(-(-outputs // ALIGNED) * ALIGNED, columns)
+    filled[:outputs] = matrix_OE
+    return filled.view(-1, PANEL, columns).transpose(1, 2).contiguous()
+
+
+def flat(panels: torch.Tensor, outputs: int) -> torch.Tensor:
+    """Return [O, E] of [N, E, P]."""
+    return panels.transpose(1, 2).flatten(0, 1)[:outputs].contiguous()
+
+
+def _holds(dtype: torch.dtype, weight_OE: torch.Tensor) -> bool:
+    """Return whether the dtype has every number of the matrix, looking at parts so that little memory is needed."""
+    parts = (weight_OE[start : start + 256] for start in range(0, len(weight_OE), 256))
+    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)

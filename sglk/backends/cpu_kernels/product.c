@@ -1,0 +1,262 @@
+/* y = x W^T + b, with weights in panels of 16 outputs.
+ *
+ * Every number of y is summed in one order, whatever stands beside it: blocks of 256 inputs, each from its first input
+ * to its last, added block after block, then the bias. So a token's result does not depend on its neighbours. */
+
+#include "vectors.h"
+
+#define PANEL 16
+#define BLOCK 256
+#define STEP 32
+#define TILE 6
+#define CHUNK 252
+#define SECOND_CACHE (512 * 1024)
+
+/* Panel p, input e, output o of the panel: number (p * E + e) * 16 + o; of 4-bit numbers two inputs share a byte. Scale
+ * and zero of quantised ones: (p * G + g) * 16 + o, and weight = (number - zero) * scale. */
+struct weight {
+    const void *numbers;
+    const void *scales, *zeros;
+    int scale_kind;
+    float zero;
+    size_t inputs, outputs, group, groups;
+};
+
+INLINE size_t panel_bytes(const struct weight *w, int kind) {
+    size_t numbers = w->inputs * PANEL;
+    return kind == FP32 ? numbers * 4 : kind == INT8 ? numbers : kind == INT4 ? numbers / 2 : numbers * 2;
+}
+
+/* Scales or zeros of eight outputs; no zeros = the same for all. */
+INLINE floats figures(const struct weight *w, const void *from, size_t at) {
+    if (!from) return splat(w->zero);
+    return w->scale_kind == FP16 ? load_kind(from, at, FP16) : load_kind(from, at, FP32);
+}
+
+INLINE void widen_int8(const int8_t *from, floats scale, floats offset, float *to) {
+    store(to, multiply_add(load_signed(from), scale, offset));
+}
+
+/* A byte holds two inputs, the first in its low half. */
+INLINE void widen_int4(const uint8_t *from, floats scale, floats offset, float *to) {
+    const ints pair = load_bytes(from);
+    store(to, multiply_add(to_floats(pair & 15), scale, offset));
+    store(to + PANEL, multiply_add(to_floats(pair >> 4), scale, offset));
+}
+
+INLINE void expand_kind(const struct weight *w, size_t panel, size_t start, size_t end, int kind, float *to) {
+    const char *numbers = (const char *)w->numbers + panel * panel_bytes(w, kind);
+    /* In steps of one or two inputs; a group of an odd number of 4-bit inputs is not taken. */
+    for (size_t e = start; e < end;) {
+        const size_t group = e / w->group, past = (group + 1) * w->group, stop = past < end ? past : end;
+        const size_t at = (panel * w->groups + group) * PANEL;
+        const floats scale_l = figures(w, w->scales, at), scale_r = figures(w, w->scales, at + 8);
+        const floats offset_l = -figures(w, w->zeros, at) * scale_l, offset_r = -figures(w, w->zeros, at + 8) * scale_r;
+        if (kind == INT4) {
+            const uint8_t *from = (const uint8_t *)numbers + e / 2 * PANEL;
+            for (; e < stop; e += 2, from += PANEL, to += 2 * PANEL) {
+                widen_int4(from, scale_l, offset_l, to);
+                widen_int4(from + 8, scale_r, offset_r, to + 8);
+            }
+        } else {
+            const int8_t *from = (const int8_t *)numbers + e * PANEL;
+            for (; e < stop; e++, from += PANEL, to += PANEL) {
+                widen_int8(from, scale_l, offset_l, to);
+                widen_int8(from + 8, scale_r, offset_r, to + 8);
+            }
+        }
+    }
+}
+
+/* Write inputs [start, end) of a quantised panel to `to` in fp32; `start` is even. */
+INLINE void expand(const struct weight *w, size_t panel, size_t start, size_t end, int kind, float *to) {
+    if (kind == INT4) expand_kind(w, panel, start, end, INT4, to);
+    else expand_kind(w, panel, start, end, INT8, to);
+}
+
+INLINE void finish(float *y, size_t width, floats left, floats right, int first, const float *bias) {
+    if (width >= PANEL) {
+        if (!first) left = load(y) + left, right = load(y + 8) + right;
+        if (bias) left += load(bias), right += load(bias + 8);
+        store(y, left);
+        store(y + 8, right);
+        return;
+    }
+    float sums[PANEL];
+    store(sums, left);
+    store(sums + 8, right);
+    for (size_t o = 0; o < width; o++) {
+        float total = first ? sums[o] : y[o] + sums[o];
+        y[o] = bias ? total + bias[o] : total;
+    }
+}
+
+/* Where a tile finds its weights: in the panels, or expanded to fp32 before it starts or a few inputs at a time. */
+enum { READY = 5, STEPWISE = 6 };
+
+/* Inputs [start, end) of one block, `mr` tokens by `np` panels. */
+INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, size_t panel, size_t start, size_t end,
+                 const float *ready, const float *x, float *y, const float *bias) {
+    floats sums[TILE][8];
+#pragma GCC unroll 8
+    for (int t = 0; t < mr; t++)
+#pragma GCC unroll 8
+        for (int half = 0; half < 2 * np; half++) sums[t][half] = splat(0);
+    const size_t bytes = panel_bytes(w, source), inputs = w->inputs;
+    const char *numbers = (const char *)w->numbers + panel * bytes;
+    float some[4 * STEP * PANEL];
+    for (size_t from = start; from < end; from += STEP) {
+        size_t to = from + STEP < end ? from + STEP : end;
+        if (source == STEPWISE)
+            for (int p = 0; p < np; p++) expand(w, panel + p, from, to, kind, some + p * STEP * PANEL);
+        for (size_t e = from; e < to; e++) {
+            floats weights[8];
+#pragma GCC unroll 8
+            for (int p = 0; p < np; p++) {
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; half++) {
+                    if (source == READY)
+                        weights[2 * p + half] = load(ready + (e - start) * PANEL + 8 * half);
+                    else if (source == STEPWISE)
+                        weights[2 * p + half] = load(some + (p * STEP + e - from) * PANEL + 8 * half);
+                    else
+                        weights[2 * p + half] = load_kind(numbers + p * bytes, e * PANEL + 8 * half, source);
+                }
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < mr; t++) {
+                floats value = splat(x[t * inputs + e]);
+#pragma GCC unroll 8
+                for (int half = 0; half < 2 * np; half++)
+                    sums[t][half] = multiply_add(weights[half], value, sums[t][half]);
+            }
+        }
+    }
+    /* Not unrolled: the sums go through memory, which keeps the code small. */
+    for (int t = 0; t < mr; t++)
+        for (int p = 0; p < np; p++) {
+            size_t o = (panel + p) * PANEL;
+            const float *own = bias && end == inputs ? bias + o : NULL;
+            if (o < w->outputs)
+                finish(y + t * w->outputs + o, w->outputs - o, sums[t][2 * p], sums[t][2 * p + 1], start == 0, own);
+        }
+}
+
+/* Up to six tokens: as many panels at a time as keep the multipliers busy. */
+INLINE void few_tokens(int source, int kind, const struct weight *w, const float *x, size_t count, const float *bias,
+                       float *y, size_t first, size_t last) {
+    const size_t together = count == 1 ? 4 : count <= 3 ? 2 : 1;
+    for (size_t panel = first; panel < last; panel += together)
+        for (size_t start = 0; start < w->inputs; start += BLOCK) {
+            size_t end = start + BLOCK < w->inputs ? start + BLOCK : w->inputs;
+            switch (count) {
+            case 1: tile(1, 4, source, kind, w, panel, start, end, NULL, x, y, bias); break;
+            case 2: tile(2, 2, source, kind, w, panel, start, end, NULL, x, y, bias); break;
+            case 3: tile(3, 2, source, kind, w, panel, start, end, NULL, x, y, bias); break;
+            case 4: tile(4, 1, source, kind, w, panel, start, end, NULL, x, y, bias); break;
+            case 5: tile(5, 1, source, kind, w, panel, start, end, NULL, x, y, bias); break;
+            default: tile(6, 1, source, kind, w, panel, start, end, NULL, x, y, bias);
+            }
+        }
+}
+
+static void few_from_panels(int kind, const struct weight *w, const float *x, size_t count, const float *bias,
+                            float *y, size_t first, size_t last) {
+    if (kind == FP32) few_tokens(FP32, kind, w, x, count, bias, y, first, last);
+    else if (kind == FP16) few_tokens(FP16, kind, w, x, count, bias, y, first, last);
+    else if (kind == BF16) few_tokens(BF16, kind, w, x, count, bias, y, first, last);
+    else few_tokens(STEPWISE, kind, w, x, count, bias, y, first, last);
+}
+
+/* Tokens [0, count) of a chunk against one block of a panel, in tiles of nearly equal size. */
+INLINE void in_tiles(int source, const struct weight *w, size_t panel, size_t start, size_t end, const float *ready,
+                     const float *x, size_t count, float *y, const float *bias) {
+    const size_t tiles = (count + TILE - 1) / TILE;
+    for (size_t i = 0; i < tiles; i++) {
+        const size_t t = count * i / tiles, mr = count * (i + 1) / tiles - t;
+        const float *from = x + t * w->inputs;
+        float *to = y + t * w->outputs;
+        switch (mr) {
+        case 3: tile(3, 1, source, source, w, panel, start, end, ready, from, to, bias); break;
+        case 4: tile(4, 1, source, source, w, panel, start, end, ready, from, to, bias); break;
+        case 5: tile(5, 1, source, source, w, panel, start, end, ready, from, to, bias); break;
+        default: tile(6, 1, source, source, w, panel, start, end, ready, from, to, bias);
+        }
+    }
+}
+
+/* One block of a panel against all tokens of a chunk, expanded first where it is quantised. */
+static void meet(int kind, const struct weight *w, size_t panel, size_t start, const float *x, size_t count, float *y,
+                 const float *bias) {
+    float ready[BLOCK * PANEL] __attribute__((aligned(64)));
+    const size_t end = start + BLOCK < w->inputs ? start + BLOCK : w->inputs;
+    if (kind == FP32) {
+        in_tiles(FP32, w, panel, start, end, NULL, x, count, y, bias);
+    } else if (kind == FP16) {
+        in_tiles(FP16, w, panel, start, end, NULL, x, count, y, bias);
+    } else if (kind == BF16) {
+        in_tiles(BF16, w, panel, start, end, NULL, x, count, y, bias);
+    } else {
+        expand(w, panel, start, end, kind, ready);
+        in_tiles(READY, w, panel, start, end, ready, x, count, y, bias);
+    }
+}
+
+/* More: while a block of a panel is in the nearest cache it meets all tokens of a chunk. Panels are read from end to
+ * end where the chunk fits the second cache, else block by block of the chunk. */
+static void many_tokens(int kind, const struct weight *w, const float *x, size_t count, const float *bias, float *y,
+                        size_t first, size_t last) {
+    const size_t chunks = (count + CHUNK - 1) / CHUNK, panels = (w->outputs + PANEL - 1) / PANEL;
+    if (last > panels) last = panels;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        const size_t t = count * chunk / chunks, here = count * (chunk + 1) / chunks - t;
+        const float *from = x + t * w->inputs;
+        float *to = y + t * w->outputs;
+        if (here * w->inputs * sizeof *x <= SECOND_CACHE) {
+            for (size_t panel = first; panel < last; panel++)
+                for (size_t start = 0; start < w->inputs; start += BLOCK)
+                    meet(kind, w, panel, start, from, here, to, bias);
+        } else {
+            for (size_t start = 0; start < w->inputs; start += BLOCK)
+                for (size_t panel = first; panel < last; panel++)
+                    meet(kind, w, panel, start, from, here, to, bias);
+        }
+    }
+}
+
+/* x is [T, E] and y is [T, O], both without gaps; scales and zeros belong to quantised kinds. Panels come in
+ * fours, filled up with zeros. */
+void sglk_product(int kind, const void *numbers, int scale_kind, const void *scales, const void *zeros,
+                  float zero, size_t inputs, size_t outputs, size_t group, const float *x, size_t count, const float *bias, float *y,
+                  int threads) {
+    if (count == 0) return;
+    const struct weight w = {numbers, scales, zeros, scale_kind, zero, inputs, outputs, group, (inputs + group - 1) / group};
+    const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4;
+    size_t share = panels / (8 * (size_t)threads) / 4 * 4;
+    if (share < 4) share = 4;
+    const long shares = (long)((panels + share - 1) / share);
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && shares > 1)
+    for (long i = 0; i < shares; i++) {
+        const size_t first = i * share, last = first + share < panels ? first + share : panels;
+        if (count <= TILE) few_from_panels(kind, &w, x, count, bias, y, first, last);
+        else many_tokens(kind, &w, x, count, bias, y, first, last);
+    }
+}
+
+/* Rows of a matrix in panels: y[t] = W[ids[t]]. */
+void sglk_rows(int kind, const void *numbers, size_t inputs, const int64_t *ids, size_t count, float *y) {
+    for (size_t t = 0; t < count; t++) {
+        size_t at = (size_t)ids[t] / PANEL * inputs * PANEL + (size_t)ids[t] % PANEL;
+        float *row = y + t * inputs;
+        for (size_t e = 0; e < inputs; e++, at += PANEL) {
+            if (kind == FP32) {
+                row[e] = ((const float *)numbers)[at];
+            } else if (kind == FP16) {
+                row[e] = half_to_float(((const uint16_t *)numbers)[at]);
+            } else {
+                uint32_t bits = (uint32_t)((const uint16_t *)numbers)[at] << 16;
+                memcpy(&row[e], &bits, sizeof bits);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+"""Linear products with own kernels. Letters: T tokens, E inputs, O outputs."""
+
+import ctypes
+from typing import Any
+
+import torch
+
+from sglk.backends.cpu_kernels.panels import KINDS, PanelMatrix
+from sglk.backends.quantised import MIDDLE
+from sglk.backends.quantised_linear import in_stored_order
+
+
+class ProductKernel:
+    """The C functions over weights in panels, fp32 in and out; a token's result never depends on its neighbours."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        self._product = library.sglk_product
+        self._product.restype = None
+        self._product.argtypes = [
+            *(number, pointer, number, pointer, pointer, ctypes.c_float, size, size, size),
+            *(pointer, size, pointer, pointer, number),
+        ]
+        self._rows = library.sglk_rows
+        self._rows.restype = None
+        self._rows.argtypes = [number, pointer, size, pointer, size, pointer]
+
+    def linear(self, x_TE: torch.Tensor, weight_OE: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
+        """Return y_TO; `weight_OE` is what `pack_exactly` returned."""
+        return self._run(x_TE, weight_OE, bias_O, 1)
+
+    def quantised(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
+        """Return y_TO; `weight` is what `pack_quantised` returned."""
+        return self._run(in_stored_order(x_TE, weight.original), weight, bias_O, weight.original.group_size)
+
+    def embedding(self, ids_T: torch.Tensor, weight_VE: Any) -> torch.Tensor:
+        """Return the rows of what `pack_exactly` returned."""
+        vocabulary, width = weight_VE.shape
+        y_TE = torch.empty(len(ids_T), width)
+        ids_T = ids_T.contiguous()
+        # C reads wherever it is told to.
+        if len(ids_T) and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < vocabulary:
+            raise IndexError(f"a token id is outside of the vocabulary of {vocabulary}")
+        numbers = weight_VE.numbers
+        self._rows(KINDS[numbers.dtype], numbers.data_ptr(), width, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
+        return y_TE
+
+    def _run(self, x_TE: torch.Tensor, weight: PanelMatrix, bias_O: torch.Tensor | None, group: int) -> torch.Tensor:
+        outputs, inputs = weight.shape
+        x_TE = x_TE.contiguous()
+        y_TO = torch.empty(len(x_TE), outputs)
+        numbers, scales, zeros = weight.numbers, weight.scales_NGP, weight.zeros_NGP
+        self._product(
+            KINDS[numbers.dtype],
+            numbers.data_ptr(),
+            0 if scales is None else KINDS[scales.dtype],
+            None if scales is None else scales.data_ptr(),
+            None if zeros is None else zeros.data_ptr(),
+            MIDDLE if numbers.dtype is torch.uint8 else 0,
+            inputs,
+            outputs,
+            group,
+            x_TE.data_ptr(),
+            len(x_TE),
+            None if bias_O is None else bias_O.data_ptr(),
+            y_TO.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y_TO

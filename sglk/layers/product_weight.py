@@ -1,0 +1,61 @@
+"""A full-precision matrix that one op or several multiply by, or look rows up in, each as it lays it out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sglk.backends.base import DeviceBackend
+from sglk.backends.ops import BoundOp, Packing
+from sglk.layers.weights import LayerContext, Part, TensorSource, Weight
+
+
+class ProductWeight:
+    """One matrix on the device, of one projection or of several stacked along the outputs.
+
+    It is kept in each layout that one of its ops wants at present, and in no other.
+    """
+
+    def __init__(self, context: LayerContext, parts: tuple[Part, ...], *ops: BoundOp[..., Any]) -> None:
+        self.parts = parts
+        self._ops = list(ops)
+        self._forms: dict[Packing | None, Any] = {}
+        """The matrix in each layout; None = plain. Empty until the weights are loaded."""
+        self._execute: Callable[[Callable[[], Any]], Any] = context.backend.execute_runnable
+        context.weights.append(self)
+
+    def serve(self, op: BoundOp[..., Any]) -> None:
+        """Keep the matrix for `op` too; before it is loaded."""
+        self._ops.append(op)
+
+    def form(self, op: BoundOp[..., Any]) -> Any:
+        """Return the matrix as the present implementation of `op` wants it; absent until the weights are loaded."""
+        if op.packing not in self._forms:
+            self._lay_out(self.tensor)
+        return self._forms[op.packing]
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The plain matrix."""
+        packing, form = next(iter(self._forms.items()))
+        tensor: torch.Tensor = form if packing is None else packing.unpack(form)
+        return tensor
+
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """Return the device memory that the matrix takes; before it is loaded, what it takes as it is in `dtype`."""
+        if self._forms:
+            return sum(int(form.nbytes) for form in self._forms.values())
+        return Weight(self.parts).num_bytes(dtype)
+
+    def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
+        """Fill the matrix, converting to `dtype`, and lay it out."""
+        plain = Weight(self.parts)
+        plain.load(source, backend, dtype)
+        self._lay_out(plain.tensor)
+
+    def _lay_out(self, plain: torch.Tensor) -> None:
+        wanted = dict.fromkeys(op.packing for op in self._ops)
+        self._forms = {each: plain if each is None else self._packed(each, plain) for each in wanted}
+
+    def _packed(self, packing: Packing, plain: torch.Tensor) -> Any:
+        return self._execute(lambda: packing.pack(plain))

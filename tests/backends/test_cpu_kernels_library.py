@@ -1,0 +1,101 @@
+"""Building the kernels of the cpu backend: once, whole, and with torch's ops where it cannot be done."""
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sglk.backends import reference
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels import library
+from sglk.backends.cpu_kernels.library import KernelsMissing, build, folders, kernels
+
+built = pytest.mark.skipif(isinstance(kernels(), str), reason="the kernels cannot be built here")
+
+
+@pytest.fixture
+def _fresh() -> Iterator[None]:
+    kernels.cache_clear()
+    yield
+    kernels.cache_clear()
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_without_a_compiler_torch_runs_and_the_choice_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with caplog.at_level(logging.INFO):
+        choice = CpuBackend().ops.select(reference.linear, dtype="fp32", in_features=8, out_features=8).choice
+        CpuBackend()
+    assert (choice.provider, choice.fallback) == ("cpu", False)
+    assert choice.reason == "cpu_kernels: not built, there is no C compiler: neither gcc nor cc"
+    assert sum("own kernels of the cpu backend are off" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_what_the_compiler_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = script(tmp_path / "broken", "echo 'x.c:1: error: no such thing' >&2; exit 1")
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert kernels() == f"{compiler}: x.c:1: error: no such thing"
+    assert list((tmp_path / "cache" / "sglk").iterdir()) == []
+
+
+def copying_compiler(tmp_path: Path) -> Path:
+    """Return a compiler that is done at once: it gives the library that is there already, and counts its runs."""
+    there = kernels()
+    assert isinstance(there, ctypes.CDLL)
+    copy = f'while [ "$1" != -o ]; do shift; done; echo run >> {tmp_path}/runs; cp {there._name} "$2"'
+    return script(tmp_path / "copying", copy)
+
+
+@built
+def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path: Path) -> None:
+    compiler, path = copying_compiler(tmp_path), tmp_path / "kernels-x.so"
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(build, str(compiler), path) for _ in range(4)]:
+            done.result()
+    assert ctypes.CDLL(str(path)).sglk_product
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".build")] == []
+
+
+@built
+def test_it_is_built_once_and_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(copying_compiler(tmp_path)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2):
+        assert isinstance(library._loaded(), ctypes.CDLL)
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+@built
+def test_a_home_that_cannot_be_written_to_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(copying_compiler(tmp_path)))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert isinstance(library._loaded(), ctypes.CDLL)
+    assert [path.suffix for path in (tmp_path / f"sglk-{os.getuid()}").iterdir()] == [".so"]
+
+
+@built
+def test_a_folder_that_others_may_write_to_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for folder in folders():
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(KernelsMissing, match="others may write there"):
+        library._loaded()
