@@ -20,6 +20,13 @@ BOUNDS = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3.2e-2}
 Four times the relative rounding of the 16-bit dtypes; fp32 sums of some ten thousand products stay far below theirs.
 """
 
+TYPICAL_SHARE = 0.3
+"""Of a bound: the largest root mean square of all errors of an output. Rounding falls to either side and mostly well
+inside the bound; a wrong factor, or sums in a narrower dtype, move all values."""
+
+FEW = 64
+"""Values below which their root mean square says little."""
+
 EXTRA_BOUNDS = {"w8a8": 3e-2, "w8a16": 0.0, "w4a16": 0.0, "fp8": 0.2}
 """What comes on top where weights are quantised: an activation that falls to the other side of a rounding step (w8a8),
 activations that are rounded to e4m3, as a chip may (fp8)."""
@@ -156,7 +163,10 @@ def unequal(expected: torch.Tensor, actual: torch.Tensor) -> str | None:
 
 
 def error_beyond(bound: float, expected: torch.Tensor, actual: torch.Tensor) -> str | None:
-    """Say by how much |actual - expected| exceeds bound * (root mean square of expected + |expected|)."""
+    """Say by how much |actual - expected| exceeds bound * (root mean square of expected + |expected|).
+
+    Else whether the root mean square of all errors exceeds TYPICAL_SHARE of the bound.
+    """
     if (problem := unlike(expected, actual)) is not None:
         return problem
     want, got = expected.double(), actual.double()
@@ -174,9 +184,12 @@ def error_beyond(bound: float, expected: torch.Tensor, actual: torch.Tensor) -> 
     share = errors / (bound * (size + want[finite].abs()) + 1e-30)
     worst = float(share.max())
     beyond = int((share > 1).sum())
-    if not beyond:
+    if beyond:
+        return (
+            f"{beyond} of {want.numel()} values differ by more than {bound:g} of their size, by up to "
+            f"{worst * bound:.3g} (largest error {float(errors.max()):.3g})"
+        )
+    typical, most = float(errors.square().mean().sqrt() / (size + 1e-30)), bound * TYPICAL_SHARE
+    if errors.numel() < FEW or typical <= most:
         return None
-    return (
-        f"{beyond} of {want.numel()} values differ by more than {bound:g} of their size, by up to {worst * bound:.3g} "
-        f"(largest error {float(errors.max()):.3g})"
-    )
+    return f"values differ by {typical:.3g} of their size on the whole, more than {most:g}, as if by a wrong factor"

@@ -114,3 +114,11 @@ def test_head_major_pools_are_tried_where_a_backend_has_them() -> None:
     for case in (case for case in cases if case.shape["dtype"] == "fp32"):
         assert case.arguments()[2].shape[1:3] == (case.shape["kv_heads"], case.shape["page_size"])
         assert problem(case, OPS[case.op].reference) is None
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("op", ["linear", "linear_w8a8", "rms_norm", "attention_decode", "run_experts"])
+def test_a_factor_that_is_wrong_by_a_fiftieth_is_found_in_every_dtype(op: str, dtype: str) -> None:
+    case = first_case(op, dtype=dtype)
+    assert problem(case, OPS[op].reference) is None
+    assert problem(case, after(op, lambda result: result * 1.02)) is not None
