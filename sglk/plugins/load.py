@@ -4,13 +4,14 @@ import importlib
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sglk.errors import BackendError, SglkError
 from sglk.plugins.causes import cause, hiding_place
 from sglk.plugins.claims import BackendFactory, find_backend, registered_factory
-from sglk.plugins.contract import misfit, unfit
+from sglk.plugins.containment import output_on_stderr, settings_kept
+from sglk.plugins.contract import import_contract, misfit, unfit
 from sglk.plugins.plugin import BUILT_IN, CODE, Plugin
 
 log = logging.getLogger("sglk.plugins")
@@ -36,7 +37,8 @@ def create_backend(name: str, **keywords: Any) -> Any:
     plugin = find_backend(name)
     factory = _load(plugin)
     try:
-        made = factory(**keywords)
+        with nullcontext() if plugin.source == BUILT_IN else output_on_stderr():
+            made = factory(**keywords)
     except SglkError:
         raise
     except (Exception, SystemExit) as error:
@@ -65,7 +67,7 @@ def _load(plugin: Plugin) -> BackendFactory:
         # The last words of a process that the plugin's libraries kill.
         log.info("loading %s from %s", where, plugin.value)
     try:
-        factory = imported(plugin)
+        factory = imported(plugin) if plugin.distribution is None else _contained(plugin, where)
     # A vendor's module may raise anything while it loads its libraries, and SystemExit too: name it, do not die of it.
     except (Exception, SystemExit) as error:
         raise BackendError(f"{where} failed to load from {plugin.value!r}: {cause(error, plugin)}") from error
@@ -74,6 +76,13 @@ def _load(plugin: Plugin) -> BackendFactory:
     if plugin.source != CODE and (hider := hiding_place(plugin)) is not None:
         log.warning("%s is imported from %s, not from where it is installed", where, hider)
     return factory
+
+
+def _contained(plugin: Plugin, where: str) -> BackendFactory:
+    # torch first: what it changes is nobody's fault.
+    import_contract()
+    with settings_kept(where), output_on_stderr():
+        return imported(plugin)
 
 
 @contextmanager
