@@ -6,6 +6,7 @@ from typing import Any
 import sglk
 from sglk.planner.options import kv_options, weight_options
 from sglk.planner.plan import DeploymentPlan, ReplicaPlan
+from sglk.planner.upstream import VERSION
 from sglk.planner.ways import Way
 
 SCHEMA_VERSION = 1
@@ -48,7 +49,7 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
             "static": found.static,
             "weights": {**asdict(found.weights), "total": found.weights.total},
             "kv_pool": found.kv_bytes,
-            "reserve": found.reserve,
+            "reserve": plan.subject.reserve(found),
             "reserve_needed_estimate": found.reserve_needed,
         },
         "kv": {
@@ -61,10 +62,18 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "max_running_requests": config.runtime.max_running_requests,
         "ways": [_way(way) for way in plan.ways],
         "undeclared": plan.undeclared,
+        "warnings": plan.warnings,
         "weight_options": [asdict(option) for option in weight_options(plan.subject)],
         "kv_options": [asdict(option) for option in kv_options(plan.subject, wanted)],
-        "upstream": asdict(plan.upstream) if plan.upstream else None,
+        "upstream": _upstream(plan),
     }
+
+
+def _upstream(plan: ReplicaPlan) -> dict[str, Any] | None:
+    if not plan.upstream:
+        return None
+    automatic, with_our_chunk = ({**asdict(each), "kv_tokens": plan.upstream_kv_tokens(each)} for each in plan.upstream)
+    return {"engine": f"sglang {VERSION}", "automatic": automatic, "with_our_chunk": with_our_chunk}
 
 
 def _way(way: Way) -> dict[str, Any]:

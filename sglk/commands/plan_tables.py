@@ -51,6 +51,8 @@ def _print_details(plan: ReplicaPlan, screen: Console, named: bool) -> None:
     if named:
         screen.print(f"\n{plan.name}", style="bold", highlight=False)
     screen.print(f"\n{plan.verdict}: {plan.why}", style=_STYLES[plan.verdict], highlight=False)
+    for line in plan.warnings:
+        screen.print(f"beware: {line}", style="yellow", highlight=False)
     _print_ways(plan, screen)
     _print_memory(plan, screen)
     _print_weights(plan, screen)
@@ -80,7 +82,7 @@ def _print_memory(plan: ReplicaPlan, screen: Console) -> None:
     table.add_row("KV pool", _number(found.kv_bytes), f"{found.kv_bytes_per_token} bytes per token in {found.kv_dtype}")
     runtime = found.reserve_needed - found.activations
     estimate = f"a step needs about {_number(found.activations)}, the runtime {_number(runtime)}"
-    table.add_row("reserve", _number(found.reserve), estimate)
+    table.add_row("reserve", _number(plan.subject.reserve(found)), estimate)
     table.add_row("planned with", _number(found.planned), f"says {plan.subject.room.source}")
     screen.print()
     screen.print(table)
@@ -110,15 +112,13 @@ def _print_kv(plan: ReplicaPlan, screen: Console) -> None:
 
 
 def _print_upstream(plan: ReplicaPlan, screen: Console) -> None:
-    if plan.upstream is None:
+    if not plan.upstream:
         return
-    values = plan.upstream
-    pool = int(values.mem_fraction_static * plan.subject.room.total) - plan.found.weights.total
-    table = plain_table(f"SGLang {VERSION} by itself", "")
-    table.add_row("chunked_prefill_size", str(values.chunked_prefill_size))
-    table.add_row("mem_fraction_static", f"{values.mem_fraction_static:g}")
-    table.add_row("reserved MiB", f"{values.reserved_mib:g}")
-    table.add_row("KV tokens", str(max(0, pool // plan.found.kv_bytes_per_token)))
+    table = plain_table(f"SGLang {VERSION}", "by itself", "with our chunk")
+    table.add_row("chunked_prefill_size", *(str(each.chunked_prefill_size) for each in plan.upstream))
+    table.add_row("mem_fraction_static", *(f"{each.mem_fraction_static:g}" for each in plan.upstream))
+    table.add_row("reserved MiB", *(f"{each.reserved_mib:g}" for each in plan.upstream))
+    table.add_row("KV tokens", *(str(plan.upstream_kv_tokens(each)) for each in plan.upstream))
     screen.print()
     screen.print(table)
 

@@ -42,13 +42,8 @@ class Footprint:
         return self.kv_tokens * self.kv_bytes_per_token
 
     @property
-    def reserve(self) -> int:
-        """What `mem_fraction_static` leaves to everything else."""
-        return self.planned - self.static
-
-    @property
     def reserve_needed(self) -> int:
-        """About what everything else takes."""
+        """About what everything beside weights and pool takes."""
         return self.activations + RUNTIME_BYTES
 
     def requests(self, context_length: int) -> int:

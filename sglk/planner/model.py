@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from sglk.backends.schemes import LinearScheme
+from sglk.config.quantization import NAMES
 from sglk.config.schema import ModelConfig
+from sglk.errors import ModelLoadError
 from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.files import ModelFiles, find_files
 from sglk.models.hf_config import read_spec
@@ -11,6 +13,9 @@ from sglk.models.numbers import spec_from_numbers
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
+
+_USUAL_GROUP = 128
+"""Inputs that share a scale in most published AWQ and GPTQ checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +26,17 @@ class PlannedModel:
     spec: ModelSpec
     checkpoint: CheckpointQuantization | None = None
     """How the files' linear layers are quantised; None = in full precision, or not known."""
+    has_files: bool = True
+    """Whether the files were looked at; else the configuration's numbers are all that is known."""
 
     def scheme(self, requested: str | None) -> LinearScheme | None:
-        """Return the scheme that is asked for; raises ConfigError where the files are of another kind."""
+        """Return the scheme that is asked for; raises ConfigError where the files are of another kind.
+
+        Of a model without files a checkpoint in the named layout may exist: it is taken to have the usual groups.
+        """
+        name = NAMES.get(requested or "")
+        if not self.has_files and name is not None and name.method and name.scheme:
+            return LinearScheme(name.scheme, _USUAL_GROUP, symmetric=name.method == "gptq")
         return choose_scheme(requested, self.checkpoint, f"model {self.name!r}")
 
 
@@ -34,8 +47,16 @@ def planned_model(model: ModelConfig) -> PlannedModel:
     """
     if model.path is None and model.architecture is not None:
         check_architecture(model.architecture, f"model {model.name!r}: ")
-        return PlannedModel(model.name, spec_from_numbers(model, "to plan with it"))
-    return _of_files(model.name, find_files(model, "dummy"))
+        return PlannedModel(model.name, spec_from_numbers(model, "to plan with it"), has_files=False)
+    try:
+        return _of_files(model.name, find_files(model, "dummy"))
+    except ModelLoadError as error:
+        if model.path is not None or model.hub_id is None:
+            raise
+        raise ModelLoadError(
+            f"model {model.name!r} has no numbers, and its files are not on this machine; write model.path=FOLDER, or "
+            "give model.architecture, model.hidden_size and the other numbers (`sglk models --json` shows which)"
+        ) from error
 
 
 def _of_files(name: str, files: ModelFiles) -> PlannedModel:

@@ -1,7 +1,7 @@
 """The plan of a deployment: what each replica holds, whether it fits, and what makes it fit."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +10,7 @@ from sglk.config.groups import SIMULATED
 from sglk.config.schema import RoomConfig, ServeConfig
 from sglk.planner.footprint import Footprint
 from sglk.planner.model import PlannedModel, planned_model
+from sglk.planner.options import weight_options
 from sglk.planner.room import Room, room_of
 from sglk.planner.upstream import AutomaticValues, automatic_values
 from sglk.planner.ways import Subject, Wanted, Way, fits, undeclared, ways_to_fit
@@ -35,9 +36,16 @@ class ReplicaPlan:
     ways: list[Way]
     """Smallest sets of changes that make it fit, the cheapest first; empty where it fits, or nothing helps."""
     undeclared: list[str]
-    """Schemes that would make it fit this number of devices, which the chip does not have."""
-    upstream: AutomaticValues | None
-    """What SGLang would choose by itself; None where that was not asked for."""
+    """Schemes that would make it fit this number of devices, where no change does and the chip has them not."""
+    warnings: list[str]
+    """What may go wrong though it fits."""
+    upstream: list[AutomaticValues]
+    """What SGLang would choose by itself, and beside our own chunk; empty where that was not asked for."""
+
+    def upstream_kv_tokens(self, values: AutomaticValues) -> int:
+        """Return the KV tokens beside these weights with SGLang's own fraction."""
+        pool = int(values.mem_fraction_static * self.subject.room.total) - self.found.weights.total
+        return max(0, pool // self.found.kv_bytes_per_token)
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,10 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     rooms: dict[str, Room] = {}
     plans = []
     for each in replicas:
-        model = models.setdefault(repr(each.config.model), planned_model(each.config.model))
+        key = repr(each.config.model)
+        if key not in models:
+            models[key] = planned_model(each.config.model)
+        model = models[key]
         memories = memories_of(each)
         for memory in memories:
             rooms.setdefault(memory, room_of(each.config))
@@ -128,13 +139,33 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         wanted=wanted,
         found=found,
         verdict="fits" if good else "fits with changes" if ways else "cannot",
-        why=_why(found, wanted, subject.runtime.mem_fraction_static),
+        why=_why(found, wanted, subject.runtime.mem_fraction_static) + _nothing_helps(subject, good or bool(ways)),
         ways=ways,
-        undeclared=[] if good else [scheme for scheme, _ in undeclared(subject, wanted)],
-        upstream=_upstream(replica.config, subject)
-        if (asked.engine or replica.config.engine.name) == "sglang"
-        else None,
+        undeclared=[] if good or _same_devices(ways, found) else undeclared(subject, wanted),
+        warnings=list(_warnings(found, subject)),
+        upstream=_upstream(replica.config, subject) if (asked.engine or replica.config.engine.name) == "sglang" else [],
     )
+
+
+def _same_devices(ways: Sequence[Way], found: Footprint) -> bool:
+    return any(way.result.tp_size == found.tp_size for way in ways)
+
+
+def _nothing_helps(subject: Subject, helped: bool) -> str:
+    if helped:
+        return ""
+    least = min((option for option in weight_options(subject) if option.declared), key=lambda option: option.weights)
+    scheme = least.quantization or least.dtype
+    return f"; the smallest weights, {scheme} on {least.tp_size} devices, take {least.weights / 2**30:.1f} each"
+
+
+def _warnings(found: Footprint, subject: Subject) -> Iterator[str]:
+    if found.kv_tokens and not subject.room.host_memory and subject.reserve(found) < found.reserve_needed:
+        left, needed = subject.reserve(found) / 2**30, found.reserve_needed / 2**30
+        yield (
+            f"{left:.1f} GiB are left beside weights and KV, and the largest step takes about {needed:.1f}; "
+            "lower runtime.mem_fraction_static or runtime.max_prefill_tokens"
+        )
 
 
 def _why(found: Footprint, wanted: Wanted, fraction: float) -> str:
@@ -149,9 +180,10 @@ def _why(found: Footprint, wanted: Wanted, fraction: float) -> str:
     return f"{budget}, {room}: less than one request of {wanted.context_length}"
 
 
-def _upstream(config: ServeConfig, subject: Subject) -> AutomaticValues:
+def _upstream(config: ServeConfig, subject: Subject) -> list[AutomaticValues]:
     graphs = config.chip.backend == _GRAPHS and not config.runtime.disable_cuda_graph
-    return automatic_values(subject.room.total / _MIB, config.runtime, graphs)
+    memory, runtime = subject.room.total / _MIB, config.runtime
+    return [automatic_values(memory, runtime, graphs, chunk) for chunk in (None, runtime.chunked_prefill_size)]
 
 
 def _devices(

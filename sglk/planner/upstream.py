@@ -32,15 +32,19 @@ class AutomaticValues:
     mem_fraction_static: float
 
 
-def automatic_values(memory_mib: float, runtime: RuntimeConfig, graphs: bool) -> AutomaticValues:
+def automatic_values(
+    memory_mib: float, runtime: RuntimeConfig, graphs: bool, chunk: int | None = None
+) -> AutomaticValues:
     """Return the automatic values for a dense text model on a device of `memory_mib`, split over `tp_size`.
 
+    `chunk` = the `chunked_prefill_size` that it is given, None = that is automatic too, -1 = no chunking.
     `graphs` = decode and prefill graphs are captured, as CUDA devices do by default. Not counted: pipelines, data
     parallel attention, DeepEP buffers, and what multimodal models and latent attention add.
     """
-    _, chunk, few, many = next(tier for tier in _TIERS if memory_mib < tier[0] * _GIB_IN_MIB)
+    _, automatic, few, many = next(tier for tier in _TIERS if memory_mib < tier[0] * _GIB_IN_MIB)
+    chunk = automatic if chunk is None else chunk
     captured = (few if runtime.tp_size < 4 else many) if graphs else 0
-    reserved = 512 + 1.5 * max(chunk, 2048) + 128 * runtime.tp_size
+    reserved = 512 + 1.5 * max(chunk if chunk > 0 else runtime.max_prefill_tokens, 2048) + 128 * runtime.tp_size
     reserved += 2 * captured + (8 * _prefill_graphs(chunk) if graphs else 0)
     if memory_mib > _LARGE_GIB * _GIB_IN_MIB:
         reserved = max(reserved, _LARGE_RESERVE_MIB)

@@ -53,6 +53,12 @@ class Subject:
         """Return how the devices are filled with other runtime parameters."""
         return footprint(self.model, self.chip, self.room, runtime)
 
+    def reserve(self, found: Footprint) -> int:
+        """Return the bytes of a device that are left to everything beside weights and pools."""
+        if self.room.host_memory:
+            return self.room.total // found.tp_size - found.static
+        return int(found.planned * self.fraction_left) - found.static
+
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
         return [size for size in split_sizes(self.model.spec).allowed() if size <= _MOST_DEVICES]
@@ -95,7 +101,7 @@ def most_fraction(subject: Subject, found: Footprint) -> float:
     return math.floor(min(spare, subject.fraction_left) / _STEP + 1e-9) * _STEP
 
 
-def undeclared(subject: Subject, wanted: Wanted) -> list[tuple[str, Footprint]]:
+def undeclared(subject: Subject, wanted: Wanted) -> list[str]:
     """Return the schemes that would make the model fit these devices if the chip had them."""
     if subject.model.checkpoint is not None:
         return []
@@ -104,14 +110,20 @@ def undeclared(subject: Subject, wanted: Wanted) -> list[tuple[str, Footprint]]:
         runtime = replace(subject.runtime, quantization=scheme)
         result = subject.footprint(runtime)
         if fits(result, wanted) and _bits(scheme, result.dtype) < _bits(_scheme(subject), result.dtype):
-            found.append((scheme, result))
+            found.append(scheme)
     return found
 
 
 def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
-    for tp_size, scheme, dtype in product(_sizes(subject), _schemes(subject), _kv_dtypes(subject)):
+    for tp_size, precision, kv in product(_sizes(subject), _precisions(subject), _kv_dtypes(subject)):
+        dtype, scheme = precision
         runtime = replace(
-            subject.runtime, tp_size=tp_size, quantization=scheme, kv_cache_dtype=dtype, max_total_tokens=None
+            subject.runtime,
+            tp_size=tp_size,
+            dtype=dtype,
+            quantization=scheme,
+            kv_cache_dtype=kv,
+            max_total_tokens=None,
         )
         yield from _with_memory(subject, wanted, runtime)
 
@@ -157,6 +169,9 @@ def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_lengt
     if runtime.tp_size != before.tp_size:
         changes["runtime.tp_size"] = str(runtime.tp_size)
         why.append(f"{runtime.tp_size} devices share the weights, {_gib(found.weights.total)} each")
+    if runtime.dtype != before.dtype:
+        changes["runtime.dtype"] = runtime.dtype
+        why.append(f"two bytes a number: weights of {_gib(found.weights.total)}")
     if runtime.quantization != before.quantization:
         assert runtime.quantization is not None
         changes["runtime.quantization"] = runtime.quantization
@@ -169,7 +184,7 @@ def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_lengt
         why.append(f"{found.kv_tokens} tokens of KV have room")
     if runtime.mem_fraction_static != before.mem_fraction_static:
         changes["runtime.mem_fraction_static"] = f"{runtime.mem_fraction_static:g}"
-        why.append(f"{_gib(found.static)} for weights and KV leaves {_gib(found.reserve)} to everything else")
+        why.append(f"{_gib(found.static)} for weights and KV leaves {_gib(subject.reserve(found))} to everything else")
     if before.max_total_tokens is not None:
         changes["runtime.max_total_tokens"] = "null"
         why.append("the pool takes what the fraction leaves")
@@ -195,17 +210,25 @@ def _sizes(subject: Subject) -> list[int]:
     return [now] if subject.room.host_memory else [size for size in subject.tp_sizes() if size >= now]
 
 
-def _schemes(subject: Subject) -> list[str | None]:
-    now = subject.runtime.quantization
+def _precisions(subject: Subject) -> list[tuple[str, str | None]]:
+    """Return compute dtypes with schemes: those of now, fewer bits of all numbers, or of linear layers alone."""
+    now, runtime = (subject.runtime.dtype, subject.runtime.quantization), subject.runtime
     if subject.model.checkpoint is not None:
         return [now]
+    precisions = [now, *((now[0], scheme) for scheme in _schemes(subject))]
+    if compute_dtype(runtime, subject.chip) == "fp32" and now[1] is None:
+        precisions += [(name, None) for name in subject.chip.dtypes if BYTES.get(name) == 2][:1]
+    return precisions
+
+
+def _schemes(subject: Subject) -> list[str]:
+    """Return the chip's schemes of fewer bits than the weights have now, one of each number of bits."""
     dtype = compute_dtype(subject.runtime, subject.chip)
     bits = _bits(_scheme(subject), dtype)
     declared = schemes_by_size(schemes_of(subject.chip.quantization))
     smaller = [scheme for scheme in declared if _bits(scheme, dtype) < bits]
-    # One of 8 bits is enough: they take the same memory.
     one_each = {_BITS[scheme]: scheme for scheme in reversed(smaller)}
-    return [now, *(scheme for scheme in smaller if scheme in one_each.values())]
+    return [scheme for scheme in smaller if scheme in one_each.values()]
 
 
 def _kv_dtypes(subject: Subject) -> list[str]:

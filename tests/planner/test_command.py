@@ -1,0 +1,124 @@
+"""`sglk plan` as it is typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.cli import main
+from sglk.testing.tiny import write_tiny_model
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["plan", *words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads(run(capsys, *words, "--json")[1])
+    return plan
+
+
+def test_the_tables_say_what_fits_and_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "chip=a100_40g", "model=qwen32b", "runtime.tp_size=2")
+    assert code == 1
+    for part in ("fits with changes", "runtime.mem_fraction_static=0.9", "31.96", "tp 8", "131072", "w4a16"):
+        assert part in out
+    code, out, _ = run(capsys, "chip=h100", "model=qwen7b")
+    assert code == 0
+    assert "to make it fit" not in out
+
+
+def test_the_document_keeps_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = document(capsys, "chip=kunlun", "model=qwen32b", "plan.context_length=4096")
+    assert list(plan) == ["schema_version", "sglk", "kind", "verdict", "replicas", "devices"]
+    assert (plan["schema_version"], plan["verdict"]) == (1, "fits with changes")
+    (replica,) = plan["replicas"]
+    assert replica["tp_sizes"] == [1, 2, 4, 8]
+    assert replica["ways"][0]["changes"] == {"runtime.tp_size": "2", "runtime.quantization": "w8a8"}
+    assert replica["per_device"]["weights"]["total"] == sum(
+        replica["per_device"]["weights"][part] for part in ("embedding", "head", "attention", "feed_forward", "norms")
+    )
+    assert replica["kv"] == {
+        "dtype": "fp16",
+        "bytes_per_token": 2 * 64 * 8 * 128 * 2,
+        "tokens": 0,
+        "page_size": 128,
+        "requests": 0,
+    }
+    weights = {(each["quantization"], each["tp_size"]): each for each in replica["weight_options"]}
+    assert weights["w8a8", 2]["declared"]
+    assert not weights["w4a16", 2]["declared"]
+    assert replica["upstream"] is None
+
+
+@pytest.mark.parametrize("key", ["engine", "plan.engine"])
+def test_the_automatic_values_of_sglang(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("chip=h100", "model=qwen72b", "runtime.tp_size=4", f"{key}=sglang")
+    upstream = document(capsys, *words, "runtime.chunked_prefill_size=2048")["replicas"][0]["upstream"]
+    assert upstream["engine"] == "sglang 0.5.18"
+    assert upstream["automatic"]["chunked_prefill_size"] == 8192
+    assert upstream["automatic"]["mem_fraction_static"] == 0.819
+    assert upstream["with_our_chunk"]["mem_fraction_static"] == 0.875
+    assert upstream["with_our_chunk"]["kv_tokens"] > upstream["automatic"]["kv_tokens"] > 0
+    assert "0.819" in run(capsys, *words)[1]
+
+
+def test_a_model_is_planned_from_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    (replica,) = document(capsys, "chip=l20", f"model={folder}")["replicas"]
+    assert (replica["model"], replica["verdict"], replica["wanted"]["context_length"]) == ("tiny", "fits", 256)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["chip=cuda", "model=qwen7b"], "write runtime.device_memory_gib=GIB, or choose the chip of your card"),
+        (["chip=h100", "runtime.dtype=fp9"], "runtime.dtype=fp9 is not allowed"),
+        (["chip=kunlun", "runtime.kv_cache_dtype=fp8_e4m3"], "kv_cache_dtype=fp8_e4m3 is not allowed on chip 'kunlun'"),
+        (["chip=h100", "model=qwen32b", "runtime.tp_size=3"], "allowed: 1, 2, 4, 8"),
+        (["chip=h100", "model=deepseek_v2_lite"], "architecture 'DeepseekV2ForCausalLM' is not supported"),
+        (["chip=h100", "model=local"], "says nowhere where its files are"),
+        (["chip=h100", "model=no-such/model"], "has no numbers, and its files are not on this machine"),
+        (["chip=h100", "model=local", "model.architecture=LlamaForCausalLM"], "`hidden_size` is missing"),
+        (["chip=h100", "plan.context_length=0"], "plan.context_length=0 is too small"),
+        (["chip=h100", "plan.requests=0"], "plan.requests=0 is too small"),
+        (["chip=h100", "plan.engine=vlm"], "plan.engine=vlm is not allowed"),
+        (["chip=h100", "plan.length=3"], "unknown key 'plan.length'"),
+        (["chip=h100", "runtime.quantization=compressed-tensors"], "asks for a checkpoint that is quantised already"),
+    ],
+)
+def test_errors_are_one_line(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("sglk: error: ")
+    assert err.count("\n") == 1
+    assert part in err
+
+
+def test_a_card_without_a_file_of_its_own_is_planned_by_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    (replica,) = document(capsys, "chip=cuda", "model=qwen7b", "runtime.device_memory_gib=24")["replicas"]
+    assert replica["per_device"]["planned"] == 24 * 2**30
+    assert replica["per_device"]["memory_source"] == "runtime.device_memory_gib"
+
+
+def test_nothing_heavy_is_imported() -> None:
+    program = (
+        "import sys; from sglk.cli import main; main(['plan', 'chip=kunlun', 'model=qwen32b']);"
+        "print(*sorted({'torch', 'numpy', 'gguf', 'tokenizers', 'optuna', 'pandas', 'fastapi'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == ""
+
+
+def test_help_names_the_keys_and_shell_completion_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "plan.context_length" in out
+    assert "--json" in out
+    assert main(["completion", "--words", "plan", "plan.e"]) == 0
+    assert capsys.readouterr().out.strip() == "plan.engine="

@@ -1,0 +1,149 @@
+"""What fits and what does not: the examples that people ask about, and deployments of several groups."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from sglk.config.compose import compose
+from sglk.config.fleet import alone, replica_configs
+from sglk.config.quoting import shell_form
+from sglk.config.schema import PlanConfig
+from sglk.planner.plan import DeploymentPlan, ReplicaPlan, plan_deployment
+
+GIB = 2**30
+
+
+def deployment(*words: str) -> DeploymentPlan:
+    composed = compose("plan", [*words, "profiles=none"])
+    return plan_deployment(replica_configs(composed), composed.config.plan)
+
+
+def replica(*words: str) -> ReplicaPlan:
+    (found,) = deployment(*words).replicas
+    return found
+
+
+def changes(plan: ReplicaPlan) -> list[dict[str, str]]:
+    return [way.changes for way in plan.ways]
+
+
+def test_two_gpus_of_40_gb_hold_a_model_of_32_billion_weights() -> None:
+    one = replica("chip=a100_40g", "model=qwen32b", "plan.context_length=8192")
+    assert one.verdict == "fits with changes"
+    assert {"runtime.tp_size": "2", "runtime.mem_fraction_static": "0.83"} in changes(one)
+    two = replica("chip=a100_40g", "model=qwen32b", "runtime.tp_size=2", "runtime.mem_fraction_static=0.9")
+    assert (two.verdict, two.found.quantization, two.found.dtype) == ("fits", None, "bf16")
+    assert two.found.weights.total == pytest.approx(31.96 * GIB, rel=0.001)
+    assert two.found.requests(32768) == 1
+    assert not two.warnings
+
+
+def test_one_card_of_32_gb_must_quantise_or_split() -> None:
+    plain = replica("chip=kunlun", "model=qwen32b", "plan.context_length=4096")
+    assert plain.found.kv_tokens == 0
+    # Embedding and head stay in two bytes: 8 bits alone are 32 GiB, and of 32 a quarter is not to be planned with.
+    assert changes(plain) == [
+        {"runtime.tp_size": "2", "runtime.quantization": "w8a8"},
+        {"runtime.tp_size": "4"},
+    ]
+    assert plain.undeclared == ["w4a16"]
+    eight = replica("chip=kunlun", "model=qwen32b", "runtime.quantization=w8a8", "plan.context_length=4096")
+    assert eight.found.weights.total == pytest.approx(31.98 * GIB, rel=0.001)
+    assert changes(eight) == [{"runtime.tp_size": "2"}]
+    split = replica("chip=kunlun", "model=qwen32b", "runtime={quantization: w8a8, tp_size: 2}")
+    assert split.verdict == "fits"
+
+
+@pytest.mark.parametrize("model", ["qwen7b", "qwen3_8b", "llama3_8b", "mistral7b"])
+def test_kv_on_the_card_of_32_gb_stays_within_22_gb(model: str) -> None:
+    for quantization in ("null", "w8a8"):
+        found = replica("chip=kunlun", f"model={model}", f"runtime.quantization={quantization}").found
+        assert found.kv_tokens > 32768
+        assert found.kv_bytes < 22e9
+        assert found.weights.total + found.kv_bytes <= 0.75 * 32 * GIB
+
+
+def changed(config: PlanConfig, changes: Mapping[str, str]) -> ReplicaPlan:
+    values = {key.removeprefix("runtime."): yaml.safe_load(value) for key, value in changes.items()}
+    config = replace(config, runtime=replace(config.runtime, **values))
+    (found,) = plan_deployment(alone(config), config.plan).replicas
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chip", "model"), [("a100_40g", "qwen32b"), ("rtx4090", "qwen72b"), ("l20", "mixtral8x7b"), ("cpu", "qwen7b")]
+)
+def test_every_way_makes_it_fit_and_no_change_of_it_can_be_left_out(chip: str, model: str) -> None:
+    words = [f"chip={chip}", f"model={model}", "backend=sim", "plan.requests=2", "profiles=none"]
+    config = compose("plan", words).config
+    plan = changed(config, {})
+    assert (plan.verdict, [way.cost for way in plan.ways]) == ("fits with changes", sorted(w.cost for w in plan.ways))
+    for way in plan.ways:
+        again = changed(config, way.changes)
+        assert (again.verdict, again.found) == ("fits", way.result), way.changes
+        for key in way.changes:
+            fewer = {name: value for name, value in way.changes.items() if name != key}
+            assert changed(config, fewer).verdict != "fits", f"{key} is not needed in {way.changes}"
+
+
+def test_a_pool_too_large_is_left_to_the_fraction() -> None:
+    plan = replica("chip=h100", "model=qwen7b", "runtime.max_total_tokens=90000000")
+    assert "runtime.max_total_tokens=90000000 needs" in plan.why
+    assert changes(plan) == [{"runtime.max_total_tokens": "null"}]
+
+
+def test_nothing_helps_a_model_that_is_too_large_for_main_memory() -> None:
+    plan = replica("chip=cpu", "model=qwen72b", "runtime.device_memory_gib=8")
+    assert (plan.verdict, plan.ways) == ("cannot", [])
+    assert "the smallest weights" in plan.why
+
+
+def test_a_fraction_that_leaves_a_step_no_room_is_named() -> None:
+    plan = replica("chip=rtx4090", "model=qwen7b", "runtime.mem_fraction_static=0.99")
+    assert plan.verdict == "fits"
+    assert any("lower runtime.mem_fraction_static" in line for line in plan.warnings)
+
+
+def test_each_group_has_its_own_budget() -> None:
+    groups = (
+        "[{name: gpu, devices: ['cuda:0', 'cuda:1'], tp_size: 2, runtime: {mem_fraction_static: 0.9}},"
+        " {name: xpu, devices: ['kunlun:0', 'kunlun:1'], chip: kunlun, runtime: {quantization: w8a8}}]"
+    )
+    plan = deployment("chip=a100_40g", "model=qwen32b", f"groups={groups}")
+    gpu, *cards = plan.replicas
+    assert (gpu.name, gpu.verdict, gpu.found.planned) == ("gpu/0", "fits", 40 * GIB)
+    assert [card.name for card in cards] == ["xpu/0", "xpu/1"]
+    for card in cards:
+        assert (card.verdict, card.found.planned, card.found.page_size) == ("fits with changes", 32 * GIB, 128)
+    assert plan.verdict == "fits with changes"
+    assert [device.name for device in plan.devices] == ["cuda:0", "cuda:1", "kunlun:0", "kunlun:1"]
+
+
+def test_replicas_on_one_device_share_its_memory() -> None:
+    groups = (
+        "[{name: large, devices: ['cuda:0'], runtime: {mem_fraction_static: 0.5}},"
+        " {name: small, devices: ['cuda:0'], model: qwen0_5b, runtime: {mem_fraction_static: 0.4}}]"
+    )
+    plan = deployment("chip=h100", "model=qwen7b", f"groups={groups}")
+    (device,) = plan.devices
+    assert device.replicas == ["large/0", "small/0"]
+    assert device.fraction == pytest.approx(0.9)
+    assert device.taken == sum(each.found.weights.total + each.found.kv_bytes for each in plan.replicas)
+    assert device.taken <= 0.9 * 80 * GIB
+    for each in plan.replicas:
+        assert each.subject.reserve(each.found) == pytest.approx(0.1 * 80 * GIB, abs=2)
+    # A higher fraction of one is what the other has to leave.
+    crowded = deployment("chip=h100", "model=qwen7b", f"groups={groups}", "plan.requests=30").replicas[0]
+    fractions = [float(way.changes.get("runtime.mem_fraction_static", 0)) for way in crowded.ways]
+    assert crowded.ways
+    assert max(fractions) <= 0.6
+
+
+def test_replicas_in_main_memory_are_placed_one_after_another() -> None:
+    words = ("chip=cpu", "runtime.mem_fraction_static=0.1", "runtime.max_running_requests=1")
+    first, second = deployment(*words, shell_form("groups", "cpu:0;cpu:1").replace('"', "")).replicas
+    assert second.subject.room.free == pytest.approx(
+        first.subject.room.free - first.found.weights.total - first.found.kv_bytes, abs=2**28
+    )

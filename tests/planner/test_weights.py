@@ -1,0 +1,104 @@
+"""A plan counts what the engine allocates: the same numbers, from shapes alone and from real memory."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.config.compose import compose
+from sglk.config.fleet import alone
+from sglk.config.schema import PlanConfig, RoomConfig
+from sglk.engine.loading import load_runner
+from sglk.planner.plan import ReplicaPlan, plan_deployment
+from sglk.testing.tiny import write_tiny_model
+
+SIM = ("backend=sim", "backend.options.speed=0", "profiles=none")
+
+
+def planned(config: PlanConfig) -> ReplicaPlan:
+    (replica,) = plan_deployment(alone(config), RoomConfig()).replicas
+    return replica
+
+
+def allocated(config: PlanConfig) -> tuple[int, int]:
+    """Return bytes of weights and KV tokens in whole pages, as the engine has them on its first device."""
+    runner, _ = load_runner(config)
+    page_size = config.runtime.page_size
+    try:
+        return runner.weights_bytes, runner.kv_capacity_tokens(config.runtime) // page_size * page_size
+    finally:
+        runner.close()
+
+
+def same_as_the_engine(config: PlanConfig) -> ReplicaPlan:
+    plan = planned(config)
+    assert (plan.found.weights.total, plan.found.kv_tokens) == allocated(config)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("chip", "model", "runtime"),
+    [
+        ("a100_40g", "qwen32b", "tp_size: 2"),
+        ("kunlun", "qwen32b", "tp_size: 2, quantization: w8a8"),
+        ("kunlun", "llama3_8b", "mem_fraction_static: 0.6, page_size: 128"),
+        ("l20", "qwen72b", "tp_size: 8, quantization: w4a16, kv_cache_dtype: fp8_e4m3"),
+        ("a100_80g", "mixtral8x7b", "tp_size: 2, quantization: w8a8_int8"),
+        # Four key-value heads and eight ranks: each head is on two of them.
+        ("h100", "qwen3_30b_a3b", "tp_size: 8, quantization: fp8"),
+        ("rtx4090", "qwen0_5b", "tp_size: 2, device_memory_gib: 3"),
+        ("cpu", "smollm2", "tp_size: 3, kv_cache_dtype: int8, quantization: w8a16"),
+        ("ascend_910b", "qwen3_8b", "max_total_tokens: 4096, dtype: fp16"),
+    ],
+)
+def test_weights_and_kv_tokens_are_those_of_the_engine_on_a_simulated_chip(chip: str, model: str, runtime: str) -> None:
+    plan = same_as_the_engine(
+        compose("plan", [*SIM, f"chip={chip}", f"model={model}", f"runtime={{{runtime}}}"]).config
+    )
+    assert plan.found.kv_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "numbers"),
+    [
+        ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("Qwen2ForCausalLM", {"num_key_value_heads": 1}),
+        ("Qwen2MoeForCausalLM", {"mlp_only_layers": [0]}),
+        ("Qwen3ForCausalLM", {}),
+        ("Qwen3MoeForCausalLM", {"num_hidden_layers": 3, "decoder_sparse_step": 2}),
+        ("MixtralForCausalLM", {}),
+    ],
+)
+def test_every_family_is_counted_from_its_files(architecture: str, numbers: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny", architecture=architecture, **numbers)
+    config = compose("plan", [*SIM, "chip=h100", f"model={folder}", "runtime.device_memory_gib=0.5"]).config
+    devices = [replace(config.groups[0], devices=["sim:0", "sim:1"])]
+    for quantization in (None, "w4a16", "fp8"):
+        for size in (1, 2):
+            runtime = replace(config.runtime, quantization=quantization, tp_size=size)
+            same_as_the_engine(replace(config, runtime=runtime, groups=devices))
+
+
+def in_little_memory(folder: Path, settings: str) -> PlanConfig:
+    """Return a deployment in so little memory that the fraction bounds the pool, not the window."""
+    return compose("plan", ["chip=cpu", f"model={folder}", "profiles=none", f"runtime={{{settings}}}"]).config
+
+
+@pytest.mark.parametrize("settings", ["kv_cache_dtype: int8", "mem_fraction_static: 0.9, dtype: bf16"])
+def test_on_the_processor_the_pool_is_within_two_in_a_hundred(settings: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny", num_hidden_layers=4, max_position_embeddings=4096)
+    config = in_little_memory(folder, f"device_memory_gib: 0.02, {settings}")
+    plan, (weights, tokens) = planned(config), allocated(config)
+    assert plan.found.weights.total == pytest.approx(weights, rel=0.05)
+    assert plan.found.kv_tokens == pytest.approx(tokens, rel=0.02)
+    assert tokens < 16 * 4096
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["dtype: fp32", "quantization: w8a8", "tp_size: 3, kv_cache_dtype: bf16"])
+def test_smollm2_on_the_processor(settings: str) -> None:
+    config = compose("plan", ["chip=cpu", "profiles=none", f"runtime={{device_memory_gib: 2, {settings}}}"]).config
+    plan, (weights, tokens) = planned(config), allocated(config)
+    assert plan.found.weights.total == pytest.approx(weights, rel=0.02)
+    assert plan.found.kv_tokens == pytest.approx(tokens, rel=0.02)
