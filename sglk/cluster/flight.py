@@ -38,6 +38,11 @@ class Flight:
         """Whether the client has got a token; then no other replica may answer."""
         return self.first_s is not None
 
+    @property
+    def movable(self) -> bool:
+        """Whether another replica can take it without the client's noticing."""
+        return not (self.started or self.moved or self.aborted)
+
     def note(self, output: Output, now_s: float) -> None:
         """Keep the times of an output."""
         if output.token_ids:

@@ -126,7 +126,10 @@ class Router:
         return group
 
     def expire(self, name: str, message: str) -> int:
-        """End the open requests of a group with the error `message`; returns how many."""
+        """Take the open requests of a group off it; returns how many.
+
+        What has not begun goes to another group, as after a failure; the others end with the error `message`.
+        """
         group = self.group(name)
         return sum(self._expire(flight, group.replicas, message) for flight in self._flights_of(group.replicas))
 
@@ -260,7 +263,7 @@ class Router:
         flight.context.run(logger.warning, "replica %s failed request %s: %s", attempt.replica.name, name, error)
         self._settle(attempt, "failed", error)
         self._group_of(attempt.replica).recent.add(flight.end(self._monotonic(), failed=True))
-        if not flight.started and not flight.moved and not flight.aborted:
+        if flight.movable:
             flight.moved = True
             if self._move(flight, attempt.replica):
                 return
@@ -288,9 +291,13 @@ class Router:
             if attempt is None or attempt.replica not in replicas:
                 return False
             self._settle(attempt, "aborted")
+            attempt.replica.engine.abort(flight.request.request_id)
+            if flight.movable:
+                flight.moved = True
+                if self._move(flight, attempt.replica):
+                    return True
             flight.attempt = None
             self._forget(flight)
-            attempt.replica.engine.abort(flight.request.request_id)
             flight.on_output(flight.failure(message))
             return True
 

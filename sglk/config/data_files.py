@@ -8,7 +8,7 @@ from sglk.config.search_path import PROFILES
 from sglk.config.sources import Layer
 from sglk.errors import ConfigError
 
-KEYS = {"chip": ("chip", "runtime", "backend.fallback", "backend.deny", "backend.quarantine")}
+KEYS = {"chip": ("defaults", "chip", "runtime", "backend.fallback", "backend.deny", "backend.quarantine")}
 """What the files of a group may set beside that; profiles are limited to `runtime` and `profile` when they are read."""
 
 _RESOLVER = re.compile(r"\$\{[^}$]*:")

@@ -7,7 +7,7 @@ import pytest
 
 from sglk.cluster.breaker import BreakerSettings
 from sglk.cluster.router import Router
-from sglk.engine.batch import BatchRow
+from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.errors import RequestError
 from sglk.testing.scripted import ScriptedRunner
@@ -215,17 +215,26 @@ def test_draining_lets_running_requests_finish_and_no_new_one_in() -> None:
         assert router.groups["a"].state == "drained"
 
 
-def test_what_is_still_open_when_the_time_is_over_gets_an_error() -> None:
+def test_what_has_begun_when_the_time_is_over_gets_an_error_and_the_rest_another_group() -> None:
     gate = threading.Event()
-    with fleet({"a": ScriptedRunner(gate=gate), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
-        receivers = [ask(router, f"r{index}") for index in range(3)]
+
+    def hold(step: int, batch: Batch) -> None:
+        if any(row.num_generated for row in batch.rows):
+            gate.wait(WAIT_S)
+
+    with fleet({"a": ScriptedRunner(before_step=hold), "b": ScriptedRunner()}, {"a": 1, "b": 0}) as router:
+        begun = ask(router, "begun")
+        begun.wait_for(lambda: bool(begun.token_ids))
+        waiting = [ask(router, f"w{index}") for index in range(3)]
         router.set_weights({"b": 1}, "admin")
         router.drain("a")
-        assert router.expire("a", "the group was drained") == 3
-        assert {receiver.wait().message for receiver in receivers} == {"the group was drained"}
+        assert router.expire("a", "the group was drained") == 4
+        assert begun.wait().message == "the group was drained"
+        assert [receiver.wait().reason for receiver in waiting] == ["length"] * 3
         assert router.groups["a"].state == "drained"
         gate.set()
-        assert ended(router, "a") == {"aborted": 3}
+        assert (ended(router, "a"), ended(router, "b")) == ({"aborted": 4}, {"completed": 3})
+        assert router.groups["a"].replicas[0].counters.moved == 3
 
 
 def test_requests_of_a_replica_that_hangs_are_answered_by_others() -> None:

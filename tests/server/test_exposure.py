@@ -1,6 +1,8 @@
 """A server that other machines reach: its admin routes, its certificate, and what it says of them."""
 
+import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -15,8 +17,10 @@ from sglk.server.announcement import exposure
 from sglk.server.port import is_loopback
 from sglk.server.tls import tls_files
 from sglk.testing.tiny import write_tiny_model
-from tests.server.serving import error_of, serving, wait_until
+from tests.server.serving import ENDLESS, Served, error_of, patient_runner, serving, wait_until
 from tests.server.test_serve import Process
+
+NATIVE_ENDLESS = {"text": "x", "sampling_params": {"max_new_tokens": 900_000, "ignore_eos": True}}
 
 
 def certificate(folder: Path, name: str = "server") -> tuple[str, str]:
@@ -112,3 +116,29 @@ def test_it_is_served_over_tls_and_its_traffic_moved(tmp_path: Path) -> None:
         wait_until(lambda: process.child.poll() is not None)
     assert process.child.returncode == 0
     assert "Traceback" not in process.text()
+
+
+def test_a_request_may_not_take_for_ever() -> None:
+    with serving(patient_runner(), server={"request_timeout_s": 0.2}) as served:
+        error = error_of(served.post("/v1/completions", ENDLESS), 504)
+        assert error["code"] == "request_timeout"
+        assert "within 0.2 s (server.request_timeout_s)" in error["message"]
+        for path, body in (("/v1/completions", ENDLESS), ("/generate", NATIVE_ENDLESS)):
+            lines = [line for line in served.post(path, {**body, "stream": True}).text.split("\n\n") if line]
+            assert '"code":"request_timeout"' in lines[-1]
+            assert len(lines) > 1
+        served.wait_idle()
+        samples = served.samples()
+        assert samples["sglk_requests_failed_total"] == samples["sglk_requests_received_total"] == 3
+        assert served.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("head", [b"GET /health?" + b"q" * 300_000, b"GET /health HTTP/1.1\r\nx-y: " + b"s" * 300_000])
+def test_a_head_of_megabytes_is_refused(served: Served, head: bytes) -> None:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        with contextlib.suppress(ConnectionError):  # it is closed while we still send
+            connection.sendall(head)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    assert served.get("/health").status_code == 200
