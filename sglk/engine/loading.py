@@ -24,6 +24,7 @@ from sglk.models.loader import LoadedModel, load_model
 from sglk.models.tokenizer import Tokenizer
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
 from sglk.plugins import create_backend
+from sglk.plugins.elsewhere import address
 
 
 def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
@@ -68,7 +69,7 @@ def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
     """Return the device that one rank of `config` runs on; raises any SglkError."""
     group = config.groups[0]
     backend: DeviceBackend = create_backend(
-        _backend_name(config),
+        backend_name(config),
         num_threads=config.runtime.num_threads,
         fallback=config.backend.fallback,
         deny=denials(config.backend.deny),
@@ -81,13 +82,14 @@ def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
     return backend
 
 
-def _backend_name(config: ServeConfig) -> str:
+def backend_name(config: ServeConfig) -> str:
+    """Return the name of the backend that drives the chip of `config`."""
     return config.chip.backend if config.backend.name == "auto" else config.backend.name
 
 
 def _place(config: ServeConfig) -> str:
     """Where a model runs, for messages."""
-    return f"backend {_backend_name(config)!r} of chip {config.chip.name!r}, device group {config.groups[0].name!r}"
+    return f"backend {backend_name(config)!r} of chip {config.chip.name!r}, device group {config.groups[0].name!r}"
 
 
 def _index(device: str) -> int:
@@ -117,14 +119,14 @@ def _load_one_for_all(config: ServeConfig, backend: DeviceBackend) -> tuple[Runn
 
 def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRunner, Tokenizer]:
     """Start the processes of the other ranks, load all parts at the same time, and connect them."""
-    size = config.runtime.tp_size
+    size, factory = config.runtime.tp_size, address(backend_name(config))
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="sglk-ranks-")))
         followers = []
         for rank in range(1, size):
             followers.append(follower := Follower(rank, folder))
             ending.callback(follower.stop)
-            follower.send(Load(config, rank))
+            follower.send(Load(config, rank, factory))
         ranks = RankGroup(0, size)
         runner, tokenizer = load_on(config, ranks, backend)
         for follower in followers:

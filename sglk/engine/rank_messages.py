@@ -23,6 +23,8 @@ class Load:
 
     config: ServeConfig
     rank: int
+    factory: str | None = None
+    """Where code registered the backend: `module:attribute` of what makes it; None = a plugin brings it."""
 
 
 @dataclass(frozen=True, slots=True)

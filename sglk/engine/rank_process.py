@@ -9,10 +9,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from sglk.engine.failure import in_words
-from sglk.engine.loading import load_rank
+from sglk.engine.loading import backend_name, load_rank
 from sglk.engine.rank_messages import Call, Failure, Load, Reply
 from sglk.engine.rank_runner import RankRunner
 from sglk.parallel.ranks import RankGroup, RanksLost
+from sglk.plugins.elsewhere import register_from
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _load(message: Load) -> RankRunner:
+    if message.factory is not None:
+        register_from(backend_name(message.config), message.factory)
     ranks = RankGroup(message.rank, message.config.runtime.tp_size)
     runner, _ = load_rank(message.config, ranks)
     return RankRunner(runner, ranks)

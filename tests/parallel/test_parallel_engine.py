@@ -1,5 +1,6 @@
 """An engine over ranks in processes of their own: the same answers, failures in words, and nothing left behind."""
 
+import importlib
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
 from sglk.engine.parallel_runner import ParallelRunner
 from sglk.errors import CapacityError, ConfigError, RequestError
+from sglk.plugins import claims, register_backend
 from sglk.testing.tiny import write_tiny_model
 from tests.engine.receiving import ENDLESS, Receiver, submit
 from tests.test_child import eventually, lives
@@ -146,6 +148,16 @@ def test_nan_of_one_rank_s_op_is_traced_to_it_on_the_rank_that_answers(engine: E
     assert "op silu_and_mul of faulty (" in finish.message
     assert engine.op_report().faults == {("silu_and_mul", "faulty", "op"): 1}
     assert answers(engine, "sound again") == expected
+
+
+def test_ranks_find_a_backend_that_code_registers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from sglk.backends.cpu import CpuBackend\nclass Inline(CpuBackend):\n    api_version = 1\n"
+    (tmp_path / "dummy_inline.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(claims, "_registered", {})
+    register_backend("inline", importlib.import_module("dummy_inline").Inline)
+    with started(model, "backend.name=inline", tp_size=2) as engine:
+        assert submit(engine, "inline", [7], GREEDY).wait().reason == "length"
 
 
 def test_the_pool_is_replaced_on_all_ranks(engine: Engine) -> None:
