@@ -42,7 +42,7 @@ def weight_options(subject: Subject) -> Iterator[WeightOption]:
     chip, spec, own = subject.chip, subject.model.spec, subject.footprint(subject.runtime)
     sizes = subject.tp_sizes()
     if subject.model.checkpoint is None:
-        for dtype in dict.fromkeys((own.dtype, *chip.dtypes)):
+        for dtype in dict.fromkeys((own.dtype, *(name for name in chip.dtypes if name in BYTES))):
             for size in sizes:
                 yield WeightOption(dtype, None, size, weights_of(spec, dtype, None, size).total, True)
         schemes = {kind: ON_LOAD[kind] for kind in schemes_by_size(frozenset(ON_LOAD))}

@@ -142,7 +142,7 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         why=_why(found, wanted, subject.runtime.mem_fraction_static) + _nothing_helps(subject, good or bool(ways)),
         ways=ways,
         undeclared=[] if good or _same_devices(ways, found) else undeclared(subject, wanted),
-        warnings=list(_warnings(found, subject)),
+        warnings=list(_warnings(found, subject, wanted)),
         upstream=_upstream(replica.config, subject) if (asked.engine or replica.config.engine.name) == "sglang" else [],
     )
 
@@ -159,7 +159,10 @@ def _nothing_helps(subject: Subject, helped: bool) -> str:
     return f"; the smallest weights, {scheme} on {least.tp_size} devices, take {least.weights / 2**30:.1f} each"
 
 
-def _warnings(found: Footprint, subject: Subject) -> Iterator[str]:
+def _warnings(found: Footprint, subject: Subject, wanted: Wanted) -> Iterator[str]:
+    own = subject.model.spec.max_position_embeddings
+    if wanted.context_length > own:
+        yield f"requests of {wanted.context_length} tokens are longer than the {own} that the model was trained for"
     if found.kv_tokens and not subject.room.host_memory and subject.reserve(found) < found.reserve_needed:
         left, needed = subject.reserve(found) / 2**30, found.reserve_needed / 2**30
         yield (

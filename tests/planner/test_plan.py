@@ -106,6 +106,11 @@ def test_a_fraction_that_leaves_a_step_no_room_is_named() -> None:
     assert any("lower runtime.mem_fraction_static" in line for line in plan.warnings)
 
 
+def test_a_longer_context_than_the_model_s_own_is_named() -> None:
+    plan = replica("chip=h100", "model=llama3_8b", "plan.context_length=16384")
+    assert plan.warnings == ["requests of 16384 tokens are longer than the 8192 that the model was trained for"]
+
+
 def test_each_group_has_its_own_budget() -> None:
     groups = (
         "[{name: gpu, devices: ['cuda:0', 'cuda:1'], tp_size: 2, runtime: {mem_fraction_static: 0.9}},"
