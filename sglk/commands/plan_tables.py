@@ -28,23 +28,24 @@ def print_plan(plan: DeploymentPlan) -> None:
 
 
 def _print_replicas(replicas: Iterable[ReplicaPlan], screen: Console) -> None:
-    table = plain_table("replica", "devices", "chip", "model", "weights", "KV pool", "KV tokens", "requests", "verdict")
+    table = plain_table(
+        "replica", "devices", "chip", "model", "weights, GiB", "KV, GiB", "KV tokens", "requests", "verdict"
+    )
     for each in replicas:
         found = each.found
-        kinds = f"{found.quantization or found.dtype}"
         table.add_row(
             each.name,
             ", ".join(each.config.groups[0].devices),
             each.config.chip.name,
             each.config.model.name,
-            f"{_gib(found.weights.total)} {kinds}",
-            f"{_gib(found.kv_bytes)} {found.kv_dtype}",
+            f"{_number(found.weights.total)} {found.quantization or found.dtype}",
+            f"{_number(found.kv_bytes)} {found.kv_dtype}",
             str(found.kv_tokens),
             f"{found.requests(each.wanted.context_length)} x {each.wanted.context_length}",
             Text(each.verdict, style=_STYLES[each.verdict]),
         )
     screen.print(table)
-    screen.print("\nweights and KV pool per device; requests: as many as have room at a time", style="dim")
+    screen.print("\nweights and KV per device; requests: as many as have room at a time", style="dim")
 
 
 def _print_details(plan: ReplicaPlan, screen: Console, named: bool) -> None:
@@ -143,10 +144,6 @@ def _alike(one: ReplicaPlan, other: ReplicaPlan) -> bool:
         other.why,
     )
     return same and one.config.groups[0].name == other.config.groups[0].name
-
-
-def _gib(count: int) -> str:
-    return f"{_number(count)} GiB"
 
 
 def _number(count: int) -> str:

@@ -4,14 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sglk.config.compose import compose
 from sglk.config.fleet import alone
 from sglk.config.schema import PlanConfig, RoomConfig
 from sglk.engine.loading import load_runner
+from sglk.planner.options import weight_options
 from sglk.planner.plan import ReplicaPlan, plan_deployment
 from sglk.testing.tiny import write_tiny_model
+from tests.quantization import checkpoints
+from tests.quantization.checkpoints import Tensors, grid, write_pair
 
 SIM = ("backend=sim", "backend.options.speed=0", "profiles=none")
 
@@ -78,6 +82,22 @@ def test_every_family_is_counted_from_its_files(architecture: str, numbers: dict
         for size in (1, 2):
             runtime = replace(config.runtime, quantization=quantization, tp_size=size)
             same_as_the_engine(replace(config, runtime=runtime, groups=devices))
+
+
+def test_a_quantised_checkpoint_is_counted_in_its_own_groups(tmp_path: Path) -> None:
+    def awq(weight: np.ndarray) -> tuple[Tensors, np.ndarray]:
+        made = grid(weight, 32, symmetric=False)
+        return checkpoints.awq(made), made.weight_OE
+
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
+    folder, twin = write_pair(tmp_path, settings, awq)
+    words = [*SIM, "chip=a100_40g", "runtime={mem_fraction_static: 0.01, device_memory_gib: 1}"]
+    plan = same_as_the_engine(compose("plan", [*words, f"model={folder}"]).config)
+    assert (plan.found.quantization, {each.quantization for each in weight_options(plan.subject)}) == (
+        "w4a16",
+        {"w4a16"},
+    )
+    assert plan.found.weights.total < planned(compose("plan", [*words, f"model={twin}"]).config).found.weights.total
 
 
 def in_little_memory(folder: Path, settings: str) -> PlanConfig:
