@@ -29,7 +29,7 @@ def absence(environment: Mapping[str, str] = os.environ, root: Path = Path("/"))
     if torch.version.cuda is None:
         built = "for ROCm" if torch.version.hip else "without CUDA"
         why = f"torch {torch.__version__} is built {built}"
-        return fail(DEVICE, why, "install a CUDA build of torch, or choose another chip, such as chip=cpu")
+        return fail(DEVICE, why, "install a CUDA build of torch, choose chip=cpu, or rehearse with backend=sim")
     if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         why = f"CUDA_VISIBLE_DEVICES={environment['CUDA_VISIBLE_DEVICES']!r} hides every GPU from this process"
         return fail(DEVICE, why, "unset it, or list the GPUs to use, as in CUDA_VISIBLE_DEVICES=0,1")

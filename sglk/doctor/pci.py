@@ -70,8 +70,11 @@ def has_bus(machine: Machine) -> bool:
 
 
 def accelerators(machine: Machine) -> list[PciDevice]:
-    """Return the accelerators on the bus."""
-    return [device for device in _devices(machine) if device.is_accelerator]
+    """Return the accelerators on the bus; a virtual function beside its card is no card of its own."""
+    functions = machine.root / DEVICES
+    return [
+        each for each in _devices(machine) if each.is_accelerator and not (functions / each.address / "physfn").exists()
+    ]
 
 
 def dangling(machine: Machine) -> list[str]:

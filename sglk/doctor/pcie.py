@@ -31,18 +31,22 @@ def check_pci_bus(machine: Machine) -> Iterator[Finding]:
 
 def check_links(machine: Machine) -> Iterator[Finding]:
     """Compare the width and speed of every link on the way to an accelerator with what its ends can do."""
-    for device in accelerators(machine):
+    found, told = accelerators(machine), set[str]()
+    for device in found:
         chain = (*device.above, device.address)
         # Root ports and the lower ports of switches face down; their partner below tells the same link from its end.
         facing_up = [place for place in range(len(chain)) if place % 2 or place == len(chain) - 1]
-        for place in facing_up:
-            yield from _link(machine, device, chain[place], chain[place - 1] if place else None)
+        # Cards behind one switch have its link in common.
+        for place in (place for place in facing_up if chain[place] not in told):
+            told.add(chain[place])
+            above = _names([each for each in found if chain[place] in each.above])
+            where = f"switch {chain[place]} above {above}" if above else str(device)
+            yield from _link(machine, where, chain[place], chain[place - 1] if place else None)
 
 
-def _link(machine: Machine, device: PciDevice, address: str, partner: str | None) -> Iterator[Finding]:
+def _link(machine: Machine, where: str, address: str, partner: str | None) -> Iterator[Finding]:
     now, best = link(machine, address, "current"), link(machine, address, "max")
     slot = link(machine, partner, "max") if partner else None
-    where = str(device) if address == device.address else f"{device} behind switch {address}"
     if now.width is None or best.width is None:
         return
     if now.width < best.width:

@@ -26,8 +26,8 @@ def test_a_build_without_cuda_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as caught:
         load_runner(compose("serve", ["chip=cuda", f"model={write_tiny_model(tmp_path)}"]).config)
     assert str(caught.value) == (
-        f"cuda: not available (torch {torch.__version__} is built without CUDA); install a CUDA build of torch, or "
-        "choose another chip, such as chip=cpu"
+        f"cuda: not available (torch {torch.__version__} is built without CUDA); install a CUDA build of torch, "
+        "choose chip=cpu, or rehearse with backend=sim"
     )
 
 

@@ -84,8 +84,7 @@ def test_the_link_of_the_switch_above_a_card_counts_too(tree: Tree) -> None:
     tree.write(f"sys/devices/{SWITCH}/current_link_width", "8")
     narrow = [finding.why for finding in pcie.check_links(tree.machine()) if finding.status == "warn"]
     assert narrow == [
-        "NVIDIA 0000:03:00.0 behind switch 0000:01:00.0 runs on 8 of its 16 lanes",
-        "Kunlunxin 0000:04:00.0 behind switch 0000:01:00.0 runs on 8 of its 16 lanes",
+        "switch 0000:01:00.0 above NVIDIA 0000:03:00.0 and Kunlunxin 0000:04:00.0 runs on 8 of its 16 lanes"
     ]
 
 
@@ -167,3 +166,26 @@ def test_a_card_of_an_unknown_vendor_is_found_by_its_class(tree: Tree) -> None:
     tree.card(f"{tree.bridge(PORT)}/0000:01:00.0", "0x1e36", ACCELERATOR)
     tree.card(f"{PORT}/0000:02:00.0", "0x1a03", "0x030000")  # the picture of a server's management controller
     assert [str(device) for device in accelerators(tree.machine())] == ["vendor 1e36 0000:01:00.0"]
+
+
+def test_the_link_of_a_switch_above_several_cards_is_told_once(tree: Tree) -> None:
+    tree.bridge(PORT)
+    tree.bridge(SWITCH, width=8)
+    for place in range(4):
+        port = tree.bridge(f"{SWITCH}/0000:02:0{place}.0")
+        tree.card(f"{port}/0000:0{place + 3}:00.0", NVIDIA)
+    links = [finding.why for finding in pcie.check_links(tree.machine())]
+    assert len(links) == 5
+    assert sum(why.startswith("switch 0000:01:00.0 above NVIDIA 0000:03:00.0 and ") for why in links) == 1
+
+
+def test_virtual_functions_are_no_cards_beside_their_own(tree: Tree) -> None:
+    card = tree.card(f"{tree.bridge(PORT)}/0000:01:00.0", KUNLUN, ACCELERATOR)
+    for number in (1, 2):
+        path = tree.card(f"{PORT}/0000:01:00.{number}", KUNLUN, ACCELERATOR, width=(0, 0))
+        (tree.root / "sys/devices" / path / "physfn").symlink_to(f"../{card.rpartition('/')[2]}")
+    assert [device.address for device in accelerators(tree.machine())] == ["0000:01:00.0"]
+    # A virtual machine sees its function alone.
+    alone = Tree(tree.root / "guest")
+    alone.card(f"{alone.bridge(PORT)}/0000:01:00.1", KUNLUN, ACCELERATOR)
+    assert len(accelerators(alone.machine())) == 1
