@@ -9,6 +9,7 @@ from sglk.backends.dtypes import TORCH_DTYPES
 from sglk.backends.ops import Implementation
 from sglk.operators.calling import form_problem, implementation_outputs, reference_outputs
 from sglk.operators.cases import OPS, OpCase
+from sglk.operators.side_effects import side_effect
 
 
 def mismatch(case: OpCase, implementation: Implementation[Any, Any], backend: DeviceBackend) -> str | None:
@@ -25,7 +26,10 @@ def mismatch(case: OpCase, implementation: Implementation[Any, Any], backend: De
     problem = form_problem(expected, actual, wide_dtype(case))
     if problem is not None or backend.simulated:
         return problem
-    return recipe.judge(case.shape, arguments, expected, actual)
+    written = (*recipe.in_place, *recipe.overwrites)
+    return recipe.judge(case.shape, arguments, expected, actual) or side_effect(
+        implementation, arguments, written, backend
+    )
 
 
 def wide_dtype(case: OpCase) -> torch.dtype:

@@ -24,6 +24,8 @@ class Recipe:
     judge: Judge = judging.close_outputs
     in_place: tuple[int, ...] = ()
     """Positions of the arguments that the op writes to; they are its outputs."""
+    overwrites: tuple[int, ...] = ()
+    """Positions of further arguments that the op may overwrite; all others stay as they are."""
     widen: bool = True
     """Whether the reference gets 16-bit arguments in fp32."""
     fp32_outputs: bool = False
@@ -40,7 +42,7 @@ RECIPES: dict[str, Recipe] = {
     "embedding": Recipe(("size",), dense.embedding_arguments, judging.equal_outputs),
     "linear": Recipe(_LINEAR, dense.linear_arguments),
     "rms_norm": Recipe(("size",), dense.rms_norm_arguments),
-    "add_rms_norm": Recipe(("size",), dense.add_rms_norm_arguments),
+    "add_rms_norm": Recipe(("size",), dense.add_rms_norm_arguments, overwrites=(0, 1)),
     "rope": Recipe(("head_dim",), dense.rope_arguments),
     "silu_and_mul": Recipe(("size",), dense.silu_and_mul_arguments),
     "store_kv": Recipe(_POOL, paged.store_kv_arguments, judging.stored_outputs, in_place=(2, 3, 5), widen=False),

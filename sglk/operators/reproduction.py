@@ -17,6 +17,7 @@ from sglk.operators.calling import form_problem, implementation_outputs, referen
 from sglk.operators.cases import OPS, OpCase
 from sglk.operators.comparison import wide_dtype
 from sglk.operators.inlining import import_block, inline
+from sglk.operators.side_effects import side_effect
 
 _TEMPLATE = '''\
 """Op {op} of {provider} against its definition, which is copied below; the function is
@@ -49,7 +50,11 @@ def main() -> int:
     arguments = {make}(SHAPE, torch.Generator().manual_seed(SEED))
     expected = reference_outputs({op}, arguments, {in_place!r}, {widen!r})
     actual = implementation_outputs(implementation, arguments, {in_place!r}, backend)
-    problem = form_problem(expected, actual, {dtype}) or {judge}(SHAPE, arguments, expected, actual)
+    problem = (
+        form_problem(expected, actual, {dtype})
+        or {judge}(SHAPE, arguments, expected, actual)
+        or side_effect(implementation, arguments, {written!r}, backend)
+    )
     for want, got in zip(expected, actual):
         print("expected", want.flatten()[:8])
         print("actual  ", got.flatten()[:8])
@@ -99,7 +104,7 @@ def script(failure: Failure, backend: DeviceBackend, options: dict[str, Any], fi
     """Return the text of the script."""
     case, recipe = failure.case, failure.case.recipe
     parts = (OPS[case.op].reference, recipe.make, recipe.judge)
-    inlined = inline((*parts, name_of, reference_outputs, implementation_outputs, form_problem))
+    inlined = inline((*parts, name_of, reference_outputs, implementation_outputs, form_problem, side_effect))
     factory = type(backend)
     imports = inlined.imports | {"import sys", "import torch", "from sglk.backends.ops import op_named"}
     return _TEMPLATE.format(
@@ -119,6 +124,7 @@ def script(failure: Failure, backend: DeviceBackend, options: dict[str, Any], fi
         make=recipe.make.__name__,
         judge=recipe.judge.__name__,
         in_place=recipe.in_place,
+        written=(*recipe.in_place, *recipe.overwrites),
         widen=recipe.widen,
         dtype=wide_dtype(case),
     )

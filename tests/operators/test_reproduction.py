@@ -78,3 +78,33 @@ def test_a_case_has_one_script_however_often_it_fails(plugin: Path, tmp_path: Pa
     assert write_script(failure, backend, {}, tmp_path) == first
     other = Failure(OpCase("rope", {**failure.case.shape, "tokens": 77}), failure.implementation, failure.problem)
     assert write_script(other, backend, {}, tmp_path) != first
+
+
+CARELESS = """
+from sglk.backends import reference
+from sglk.backends.cpu import CpuBackend
+
+
+def rope(x, cos, sin):
+    out = reference.rope.reference(x, cos, sin)
+    x.zero_()
+    return out
+
+
+class Careless(CpuBackend):
+    def __init__(self, **options):
+        super().__init__(num_threads=1)
+        self.ops.register(reference.rope, "careless", rope)
+"""
+
+
+def test_a_script_shows_an_argument_that_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "careless_chip.py").write_text(CARELESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    backend = importlib.import_module("careless_chip").Careless()
+    failure = failure_of(backend, "rope")
+    assert failure.problem == "overwrites argument 0, which its caller goes on to use"
+    assert run_in_process(write_script(failure, backend, {}, tmp_path)) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == failure.problem

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sglk.backends import cpu_ops, reference
-from sglk.backends.base import DeviceGraph
+from sglk.backends.base import DeviceBackend, DeviceGraph
 from sglk.backends.cpu import CpuBackend
 from sglk.errors import BackendError, CapacityError
 from sglk.testing.contract import BackendContract, backend_contract
@@ -116,6 +116,49 @@ class RoundsAway(CpuBackend):
         self.ops.register(reference.silu_and_mul, "rough", lambda x: cpu_ops.silu_and_mul(x) * 1.01)
 
 
+class SpoilsItsQueries(CpuBackend):
+    """Its attention uses the queries' memory for its own ends."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_threads=1)
+
+        def attend(q: torch.Tensor, *rest: Any) -> torch.Tensor:
+            out = reference.attention_decode.reference(q, *rest)
+            q.zero_()
+            return out
+
+        self.ops.register(reference.attention_decode, "careless", attend)
+
+
+class SpoilsWeights(CpuBackend):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_threads=1)
+
+        def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            out = reference.linear.reference(x, weight, bias)
+            weight.mul_(1.001)
+            return out
+
+        self.ops.register(reference.linear, "careless", linear)
+
+
+class ReturnsOneBuffer(CpuBackend):
+    """Its norm writes every result into the same memory."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_threads=1)
+        buffer = torch.empty(100_000)
+
+        def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+            return buffer.view(x.dtype)[: x.numel()].view_as(x).copy_(reference.rms_norm.reference(x, weight, eps))
+
+        self.ops.register(reference.rms_norm, "thrifty", norm)
+
+
+class KeepsNoRecord(CpuBackend):
+    peak_memory_bytes = DeviceBackend.peak_memory_bytes
+
+
 def contract_of(backend: type[CpuBackend]) -> BackendContract:
     return backend_contract(backend, num_threads=1)()
 
@@ -151,6 +194,26 @@ def test_a_wrong_op_is_found_by_itself_and_its_provider_is_named(backend: type[C
     contract = contract_of(backend)
     with pytest.raises(AssertionError, match=r"^(coarse|eager|rough), "):
         contract.test_an_op_agrees_with_the_reference(contract.make_backend(), op)
+
+
+@pytest.mark.parametrize(
+    ("backend", "op", "words"),
+    [
+        (SpoilsItsQueries, "attention_decode", "overwrites argument 0, which its caller goes on to use"),
+        (SpoilsWeights, "linear", "overwrites argument 1, which its caller goes on to use"),
+        (ReturnsOneBuffer, "rms_norm", "returns the same memory at each call"),
+    ],
+)
+def test_an_op_that_does_more_than_return_its_result_is_found(backend: type[CpuBackend], op: str, words: str) -> None:
+    contract = contract_of(backend)
+    with pytest.raises(AssertionError, match=words):
+        contract.test_an_op_agrees_with_the_reference(contract.make_backend(), op)
+
+
+def test_a_backend_that_keeps_no_record_of_its_peak_is_not_asked_for_one() -> None:
+    contract = contract_of(KeepsNoRecord)
+    with pytest.raises(pytest.skip.Exception, match="keeps no record"):
+        contract.test_the_peak_never_falls(contract.make_backend())
 
 
 def test_a_wrong_op_is_found_in_a_model_s_answers(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class MemoryTests(DeviceTests):
         backend.free(backend.allocate((1024,), torch.uint8))
 
     def test_the_peak_never_falls(self, backend: DeviceBackend) -> None:
+        if type(backend).peak_memory_bytes is DeviceBackend.peak_memory_bytes:
+            pytest.skip("the backend keeps no record of its peak")
         tensor = backend.allocate((PIECE_BYTES,), torch.uint8)
         backend.execute_runnable(tensor.zero_)
         peak = backend.peak_memory_bytes()
