@@ -176,6 +176,10 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
 
 
 def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
+    for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s"):
+        yield from _positive(f"chip.{name}", getattr(chip, name))
+    for dtype, tflops in chip.peak_tflops.items():
+        yield from _positive(f"chip.peak_tflops.{dtype}", tflops)
     if runtime.dtype in DTYPES:
         yield from _one_of("runtime.dtype", runtime.dtype, ("auto", *chip.dtypes), f" on chip {chip.name!r}")
     yield from _kv_cache_dtype(runtime.kv_cache_dtype, chip)
