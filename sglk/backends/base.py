@@ -37,6 +37,8 @@ class Capabilities:
     """Legal page sizes; empty = any."""
     graph_capture: bool = False
     """Whether `capture_graph` works."""
+    int8_group_size: int = -1
+    """Inputs that share a scale where w8a8 rounds the weights of a model without experts; -1 = all of an output's."""
     default_dtype: str = "fp32"
     """What `runtime.dtype=auto` means."""
     host_memory: bool = False

@@ -21,7 +21,7 @@ BLOCK = 2**18
 
 def register_cpu_quantised_ops(ops: OpRegistry) -> None:
     """Offer every scheme."""
-    ops.register(reference.linear_w8a8, PROVIDER, reference.linear_w8a8.reference)
+    ops.register(reference.linear_w8a8, PROVIDER, linear_w8a8_by_blocks)
     ops.register(run_quantised_experts, PROVIDER, run_quantised_experts.reference)
     ops.register(run_quantised_experts, PROVIDER, run_experts_by_blocks, one_of("scheme", "w8a16", "w4a16", "fp8"))
     if _int_mm_is_exact():
@@ -48,6 +48,14 @@ def linear_w8a8(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tenso
     values_TE, scales_T1 = round_int8(ordered_TE, weight.group_size)
     y_TO = torch._int_mm(values_TE, weight.values.t()).float()
     y_TO.mul_(scales_T1).mul_(weight.scales_OG.squeeze(1))
+    return reference.with_bias(y_TO, bias_O, x_TE.dtype)
+
+
+def linear_w8a8_by_blocks(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """Round the activations and multiply in fp32 what both sides stand for: the same but for the rounding of sums."""
+    ordered_TE = reference.in_stored_order(x_TE, weight).float()
+    rounded = QuantisedMatrix(*round_int8(ordered_TE, weight.group_size), weight.group_size)
+    y_TO = linear_by_blocks(dequantise(rounded), replace(weight, order_E=None), None)
     return reference.with_bias(y_TO, bias_O, x_TE.dtype)
 
 

@@ -57,7 +57,9 @@ def load_model(
     if scheme is not None:
         check_scheme(scheme.kind, backend, where)
     source = open_weights(description)
-    spec = replace(description.spec, quantization=quantization_of(source, scheme))
+    spec = replace(
+        description.spec, quantization=quantization_of(source, scheme, description.spec, backend.capabilities)
+    )
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
     check_fit(network, model.name, where, runtime)

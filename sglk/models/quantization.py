@@ -1,6 +1,8 @@
 """How the layers of a model are quantised: what the device can multiply, and what the checkpoint holds."""
 
-from sglk.backends.base import DeviceBackend
+from dataclasses import replace
+
+from sglk.backends.base import Capabilities, DeviceBackend
 from sglk.backends.schemes import LinearScheme, Quantization
 from sglk.errors import ConfigError
 from sglk.models.awq_weights import AwqWeights
@@ -10,6 +12,7 @@ from sglk.models.quantised_weights import QuantisedWeights
 from sglk.models.quantization_config import CheckpointQuantization
 from sglk.models.safetensors_weights import SafetensorsWeights
 from sglk.models.scaled_weights import InverselyScaledWeights, ScaledWeights
+from sglk.models.spec import ModelSpec
 from sglk.models.weights import WeightSource
 
 
@@ -33,6 +36,12 @@ def open_quantised(stored: SafetensorsWeights, found: CheckpointQuantization) ->
     return InverselyScaledWeights(stored, found) if inverse else ScaledWeights(stored, found)
 
 
-def quantization_of(source: WeightSource | None, scheme: LinearScheme | None) -> Quantization:
+def quantization_of(
+    source: WeightSource | None, scheme: LinearScheme | None, spec: ModelSpec, capabilities: Capabilities
+) -> Quantization:
     """Return the schemes of all layers: as `source` has them, or `scheme` for all where it is in full precision."""
-    return source.quantization() if isinstance(source, QuantisedWeights) else Quantization(default=scheme)
+    if isinstance(source, QuantisedWeights):
+        return source.quantization()
+    if scheme is not None and scheme.kind == "w8a8" and spec.moe is None:
+        scheme = replace(scheme, group_size=capabilities.int8_group_size)
+    return Quantization(default=scheme)

@@ -126,7 +126,8 @@ def _spec(config: OpsConfig, backend: TracingBackend, where: str) -> ModelSpec:
         return description.spec
     check_scheme(scheme.kind, backend, where)
     source = open_weights(_with_files(config, description))
-    return replace(description.spec, quantization=quantization_of(source, scheme))
+    spec = description.spec
+    return replace(spec, quantization=quantization_of(source, scheme, spec, backend.capabilities))
 
 
 def _with_files(config: OpsConfig, description: ModelDescription) -> ModelDescription:

@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from sglk.backends.base import DeviceGraph
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels.registration import OPS, PROVIDER
+from sglk.backends.ops import Denial
 from sglk.errors import BackendError
 
 T = TypeVar("T")
@@ -71,7 +73,9 @@ class RecordingBackend(CpuBackend):
     capabilities = replace(CpuBackend.capabilities, graph_capture=True)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"num_threads": 1, **options})
+        # What is not torch's cannot be recorded.
+        own = [Denial(op.name, PROVIDER, "it calls no op of torch") for op in OPS]
+        super().__init__(**{"num_threads": 1, **options, "deny": [*options.get("deny", ()), *own]})
         self.tapes: list[Tape[Any]] = []
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:

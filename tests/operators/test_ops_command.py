@@ -40,7 +40,8 @@ def test_list_tells_who_runs_what_and_why(model: str, plugin: Path, capsys: Capt
         "throwaway-chip 0.3",
         "first choice of the backend",
     )
-    assert (others["provider"], others["reason"]) == ("cpu", "throwaway: out_features % 64 == 0")
+    assert others["provider"] == "cpu"
+    assert others["reason"].startswith("throwaway: out_features % 64 == 0")
     assert others["decode"] == [{"calls": 2, "tokens": 2, "bias": False}]
     assert main(["ops", *words]) == 0
     table = capsys.readouterr().out
@@ -61,7 +62,8 @@ def test_what_the_deny_list_names_falls_back_and_is_marked(model: str, capsys: C
 def test_test_passes_on_the_cpu_at_the_shapes_of_a_model(model: str, capsys: Capture) -> None:
     document = as_json(capsys, "test", "attention_*", "route", model, *SMALL)
     assert {each["op"] for each in document["results"]} == {"attention_decode", "attention_prefill", "route"}
-    assert {each["outcome"] for each in document["results"]} == {"passed"}
+    assert {each["outcome"] for each in document["results"] if each["implementation"].startswith("cpu: ")} == {"passed"}
+    assert not [each for each in document["results"] if each["outcome"] == "failed"]
     own = [each["shape"] for each in document["results"] if each["source"] == "model"]
     assert {"query_lens": [1, 1], "kv_lens": [20, 20]}.items() <= own[0].items()
 

@@ -59,8 +59,8 @@ def test_memory_is_what_the_bits_say(tmp_path: Path, scheme: str, bits: int) -> 
     model, plain = load(folder, quantization=scheme), load(folder)
     quantised = [weight for weight in model.context.weights if isinstance(weight, QuantisedWeight)]
     numbers = sum(shape[0] * shape[1] for weight in quantised for _, shape in weight.parts)
-    # One fp32 scale per output, or fp16 scale and zero point per 32 inputs.
-    overhead = 1 if scheme == "w4a16" else 32 / 256
+    # One fp32 scale per output; fp16 scale and zero point, or fp32 scale, per 32 inputs.
+    overhead = 1 if scheme in ("w4a16", "w8a8") else 32 / 256
     assert sum(weight.num_bytes(torch.float32) for weight in quantised) <= numbers * (bits + overhead) / 8
     assert plain.weights_bytes - model.weights_bytes >= numbers * (32 - bits - overhead) / 8
 

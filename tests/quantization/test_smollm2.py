@@ -61,7 +61,7 @@ def expected() -> torch.Tensor:
     ("scheme", "most_divergence", "least_agreement", "megabytes"),
     [
         # Measured on these texts: see the divergences and agreements in the failure message of a tighter bound.
-        ("w8a8", 0.08, 0.88, 221),
+        ("w8a8", 0.01, 0.95, 234),
         ("w8a16", 0.01, 0.95, 221),
         ("fp8", 0.05, 0.85, 221),
         # The file's own values of 4 bits, kept as they are.
@@ -73,7 +73,7 @@ def test_weights_of_few_bits(scheme: str, most_divergence: float, least_agreemen
     ours = torch.cat([logits(model, ids) for ids in texts()])
     assert divergence(ours, expected()) < most_divergence
     assert agreement(ours, expected()) > least_agreement
-    assert model.weights_bytes < megabytes * 1e6 < 0.42 * full_precision().model.weights_bytes
+    assert model.weights_bytes < megabytes * 1e6 < 0.44 * full_precision().model.weights_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
 from sglk.backends.cpu_kernels.int8 import INT8, Int8Kernel
 from sglk.backends.cpu_kernels.library import kernels
-from sglk.backends.cpu_kernels.panels import EXACT, QUANTISED
+from sglk.backends.cpu_kernels.panels import ALIGNED, EXACT, QUANTISED
 from sglk.backends.cpu_kernels.product import ProductKernel
 from sglk.backends.ops import Op, OpRegistry
 
@@ -49,18 +49,26 @@ def _register(ops: OpRegistry, library: ctypes.CDLL, *demands: Constraint) -> No
     pairs = (Constraint("pairs of inputs share a scale", _groups_are_even),)
     int8 = Int8Kernel(library)
     product, attention, elementwise = ProductKernel(library), AttentionKernel(library), ElementwiseKernels(library)
-    ops.register(reference.linear, PROVIDER, product.linear, *demands, packing=EXACT)
+    wide = Constraint("out_features >= 64", _fills_panels)
+    ops.register(reference.linear, PROVIDER, product.linear, *demands, wide, packing=EXACT)
     ops.register(reference.embedding, PROVIDER, product.embedding, *demands, packing=EXACT)
     ops.register(quantised_linear.linear_w8a16, PROVIDER, product.quantised, *demands, packing=QUANTISED)
     ops.register(quantised_linear.linear_w4a16, PROVIDER, product.quantised, *demands, *pairs, packing=QUANTISED)
     ops.register(quantised_linear.linear_w8a8, PROVIDER, int8.linear, *demands, *pairs, packing=INT8)
     heads = (multiple_of("head_dim", 8), at_most("head_dim", WIDEST))
-    ops.register(reference.attention_decode, PROVIDER, attention.decode, *demands, KV_DTYPES, *heads)
+    # The kernel reads the page table on the host, which a recorded step has no more of.
+    now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
+    ops.register(reference.attention_decode, PROVIDER, attention.decode, *demands, KV_DTYPES, *heads, now)
     ops.register(reference.store_kv, PROVIDER, elementwise.store_kv, *demands, KV_DTYPES)
     ops.register(reference.rms_norm, PROVIDER, elementwise.rms_norm, *demands)
     ops.register(reference.add_rms_norm, PROVIDER, elementwise.add_rms_norm, *demands)
     ops.register(reference.rope, PROVIDER, elementwise.rope, *demands)
     ops.register(reference.silu_and_mul, PROVIDER, elementwise.silu_and_mul, *demands)
+
+
+def _fills_panels(traits: Traits) -> bool:
+    outputs = traits.get("out_features")
+    return isinstance(outputs, int) and outputs >= ALIGNED
 
 
 def _groups_are_even(traits: Traits) -> bool:
