@@ -23,8 +23,8 @@ def run_rows(runner: Runner, batch: Batch, meanwhile: Callable[[], None] = lambd
         results = wait()
     except RunnerLost:
         raise
-    # The device, the driver and every op can raise anything.
-    except Exception as error:
+    # The device, the driver and every op can raise anything; SystemExit would end the engine's thread without a word.
+    except (Exception, SystemExit) as error:
         logger.exception("a step of %d rows failed", len(batch.rows))
         failure = RowFailure(describe(error), device=not is_out_of_memory(error))
     else:
@@ -47,6 +47,6 @@ def _with_reasons(runner: Runner, batch: Batch, results: list[RowResult | None])
         except RunnerLost:
             raise
         # The rows have failed as it is, and the others have their tokens.
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("it could not be found out which op is to blame")
     return results
