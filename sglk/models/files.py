@@ -1,6 +1,7 @@
 """Where a model's files are: a local path, an installed Python distribution, or the Hugging Face hub."""
 
 import importlib.metadata
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,6 +9,8 @@ from typing import Literal
 from sglk.config.home import expanded
 from sglk.config.schema import ModelConfig
 from sglk.errors import ModelLoadError
+
+logger = logging.getLogger(__name__)
 
 FileFormat = Literal["safetensors", "gguf"]
 
@@ -17,7 +20,8 @@ HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
 HUB_REPEATS = ("original/*", "consolidated*")
 """The same weights once more, in the layout of their authors."""
 
-_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_CODE_SUFFIXES = (".py", ".so")
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,16 @@ def _look_into(path: Path, load_format: str) -> ModelFiles:
         raise ModelLoadError(f"{path} has no config.json and no .gguf file; set model.path to a model's folder or file")
     if load_format != "dummy" and not any(path.glob("*.safetensors")):
         raise ModelLoadError(_no_weights(path))
+    _tell_ignored(path)
     return ModelFiles(path, "safetensors")
+
+
+def _tell_ignored(path: Path) -> None:
+    """Say which files of a model are left alone, as its author may have meant them to be run."""
+    names = sorted(file.name for file in path.iterdir() if file.suffix in (*_PICKLE_SUFFIXES, *_CODE_SUFFIXES))
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        logger.warning("%s: code and pickles of a model are never run; ignored %s", path, shown)
 
 
 def _no_weights(path: Path) -> str:

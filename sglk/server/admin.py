@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from sglk.errors import RequestError
-from sglk.server.body import read_object
+from sglk.server.body import Body, body_schema, read_object
 from sglk.server.deployment import Deployment, deployment_of
 from sglk.server.runtime_change import changed_runtime
 
@@ -22,7 +22,7 @@ async def get_runtime(request: Request) -> dict[str, Any]:
     return _in_force(deployment_of(request))
 
 
-@router.post("/admin/runtime")
+@router.post("/admin/runtime", openapi_extra=body_schema(Body))
 async def set_runtime(request: Request, force: bool = False, group: str | None = None) -> dict[str, Any]:
     """Change runtime parameters without loading the weights again; the body has the keys to change.
 

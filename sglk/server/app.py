@@ -10,6 +10,7 @@ from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
 from sglk.server.deployment import Deployment
 from sglk.server.errors import add_error_handlers
+from sglk.server.openapi import describe
 from sglk.server.origin import SameOrigin
 from sglk.server.port import is_loopback
 
@@ -35,6 +36,7 @@ def create_app(deployment: Deployment, on_end: OnEnd | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     add_error_handlers(app)
+    describe(app)
     server = deployment.config.server
     # The last one added is the outermost: refusals for a missing key are counted too.
     local = is_loopback(server.host)

@@ -65,11 +65,15 @@ async def read_object(request: Request) -> dict[str, Any]:
     return dict((await read_body(request, Body)).model_extra or {})
 
 
-def body_schema(shape: type[Body]) -> dict[str, Any]:
+NESTED: dict[str, Any] = {}
+"""Schemas of the objects inside of bodies, by name, as the descriptions of bodies refer to them."""
+
+
+def body_schema(shape: type[Body], *, required: bool = True) -> dict[str, Any]:
     """Return the OpenAPI description of a route that takes a `shape`, for `openapi_extra`."""
     schema = shape.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    NESTED.update(schema.pop("$defs", {}))
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
 def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> None:

@@ -58,7 +58,7 @@ async def groups(request: Request) -> dict[str, Any]:
     return overview(deployment_of(request))
 
 
-@router.patch("/groups/weights")
+@router.patch("/groups/weights", openapi_extra=body_schema(Body))
 async def set_weights(request: Request) -> dict[str, Any]:
     """Change weights; the body maps groups to weights, and groups that it does not name keep theirs.
 
@@ -82,7 +82,7 @@ async def rollback(request: Request) -> dict[str, Any]:
     return overview(deployment)
 
 
-@router.post("/groups/{name}/drain", openapi_extra=body_schema(DrainBody))
+@router.post("/groups/{name}/drain", openapi_extra=body_schema(DrainBody, required=False))
 async def drain(request: Request, name: str) -> dict[str, Any]:
     """Send no new request to a group from now on; what still runs after `timeout_s` ends with an error.
 
@@ -104,7 +104,7 @@ async def undrain(request: Request, name: str) -> dict[str, Any]:
     return describe_group(deployment, group)
 
 
-@router.post("/groups/{name}/restart", openapi_extra=body_schema(DrainBody))
+@router.post("/groups/{name}/restart", openapi_extra=body_schema(DrainBody, required=False))
 async def restart(request: Request, name: str) -> dict[str, Any]:
     """Drain a group, start its replicas again in the background, and let it take requests through probes."""
     body = await _read_or(request, DrainBody)

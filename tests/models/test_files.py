@@ -1,8 +1,12 @@
 import importlib.metadata
+import json
+from pathlib import Path
 
 import pytest
 
 from sglk.config.schema import ModelConfig
+from sglk.engine.llm import LLM
+from sglk.engine.messages import SamplingParams
 from sglk.errors import ModelLoadError
 from sglk.models.files import find_files
 from sglk.testing.tiny import write_tiny_model
@@ -143,3 +147,18 @@ def test_the_hub_is_asked_for_no_pickle_files(monkeypatch, tmp_path):
 def test_a_local_path_outranks_the_hub(tmp_path):
     model = ModelConfig(name="tiny", hub_id="someone/model", path=str(write_tiny_model(tmp_path)))
     assert find_files(model).path == tmp_path
+
+
+def test_code_and_pickles_beside_the_weights_are_left_alone_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_tiny_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_evil.Evil"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling_evil.py").write_text(f"open({str(tmp_path / 'was run')!r}, 'w')")
+    (folder / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+    with LLM(model=str(folder)) as llm:
+        assert llm.generate(["x"], SamplingParams(max_new_tokens=1))
+    assert not (tmp_path / "was run").exists()
+    assert "never run; ignored modeling_evil.py, pytorch_model.bin" in caplog.text

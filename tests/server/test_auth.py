@@ -59,3 +59,14 @@ def test_a_key_that_is_not_ascii_works() -> None:
     with serving(server={"api_key": "schlüssel"}) as served:
         headers = {b"Authorization": "Bearer schlüssel".encode()}
         assert served.client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_no_route_and_no_log_line_says_a_key(locked: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for path in locked.client.get("/openapi.json", headers=bearer("user-key")).json()["paths"]:
+        if path == "/dashboard/events":  # does not end
+            continue
+        for key in ("user-key", "admin-key", "wrong-key"):
+            text = locked.client.get(path.replace("{name}", "left"), headers=bearer(key)).text
+            assert not [secret for secret in ("user-key", "admin-key", "wrong-key") if secret in text], path
+    assert not [secret for secret in ("user-key", "admin-key", "wrong-key") if secret in caplog.text]
