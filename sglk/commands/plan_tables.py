@@ -23,7 +23,7 @@ def print_plan(plan: DeploymentPlan) -> None:
     for replica in plan.replicas:
         if not any(_alike(replica, other) for other in shown):
             shown.append(replica)
-            _print_details(replica, screen, named=len(plan.replicas) > 1)
+            _print_details(replica, screen, one_of_several=len(plan.replicas) > 1)
     _print_shared(plan.devices, screen)
 
 
@@ -48,13 +48,17 @@ def _print_replicas(replicas: Iterable[ReplicaPlan], screen: Console) -> None:
     screen.print("\nweights and KV per device; requests: as many as have room at a time", style="dim")
 
 
-def _print_details(plan: ReplicaPlan, screen: Console, named: bool) -> None:
-    if named:
+def _print_details(plan: ReplicaPlan, screen: Console, one_of_several: bool) -> None:
+    if one_of_several:
         screen.print(f"\n{plan.name}", style="bold", highlight=False)
     screen.print(f"\n{plan.verdict}: {plan.why}", style=_STYLES[plan.verdict], highlight=False)
     for line in plan.warnings:
         screen.print(f"beware: {line}", style="yellow", highlight=False)
     _print_ways(plan, screen)
+    if plan.ways and one_of_several:
+        group = plan.config.groups[0].name
+        note = f"for group {group!r} alone: write them, without `runtime.`, into its `runtime`, and tp_size beside that"
+        screen.print(f"  {note}", style="dim", highlight=False)
     _print_memory(plan, screen)
     _print_weights(plan, screen)
     _print_kv(plan, screen)

@@ -44,8 +44,6 @@ def room_of(config: ServeConfig) -> Room:
         memory = host_memory()
         return Room(memory.total, memory.free, True, "the operating system")
     gib = config.chip.memory_gib or config.runtime.device_memory_gib
-    if gib is not None and gib < 0:
-        raise ConfigError(f"chip.memory_gib={gib:g} is not a size; write the memory of the card in GiB")
     if gib is None:
         raise ConfigError(
             f"chip {config.chip.name!r} states no memory to plan with; write runtime.device_memory_gib=GIB, or choose "

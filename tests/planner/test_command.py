@@ -56,6 +56,15 @@ def test_the_document_keeps_its_names(capsys: pytest.CaptureFixture[str]) -> Non
     assert replica["upstream"] is None
 
 
+def test_the_changes_of_a_group_are_told_as_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = "[{name: old, devices: ['cuda:0'], chip: rtx4090}, {name: new, devices: ['cuda:1']}]"
+    code, out, _ = run(capsys, "chip=h100", "model=qwen32b", f"groups={groups}", "plan.context_length=4096")
+    assert code == 1
+    assert "for group 'old' alone" in out
+    assert "for group 'new' alone" not in out
+    assert [line.split()[0] for line in out.splitlines() if " cuda:" in line] == ["old/0", "new/0"]
+
+
 @pytest.mark.parametrize("key", ["engine", "plan.engine"])
 def test_the_automatic_values_of_sglang(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("chip=h100", "model=qwen72b", "runtime.tp_size=4", f"{key}=sglang")
@@ -78,7 +87,6 @@ def test_a_model_is_planned_from_its_files(tmp_path: Path, capsys: pytest.Captur
     ("words", "part"),
     [
         (["chip=cuda", "model=qwen7b"], "write runtime.device_memory_gib=GIB, or choose the chip of your card"),
-        (["chip=h100", "chip.memory_gib=-8", "model=qwen7b"], "chip.memory_gib=-8 is not a size"),
         (["chip=h100", "chip.dtypes=[fp7]", "model=qwen7b"], "dtype 'fp7' of chip 'h100' is unknown"),
         (["chip=h100", "runtime.dtype=fp9"], "runtime.dtype=fp9 is not allowed"),
         (["chip=kunlun", "runtime.kv_cache_dtype=fp8_e4m3"], "kv_cache_dtype=fp8_e4m3 is not allowed on chip 'kunlun'"),
