@@ -16,7 +16,7 @@ from sglk.planner.plan import plan_deployment
 
 _EXAMPLES = (
     "sglk plan chip=a100_40g model=qwen32b runtime.tp_size=2",
-    "sglk plan chip=kunlun model=qwen32b plan.context_length=4096 plan.requests=8",
+    "sglk plan chip=l20 model=qwen32b plan.context_length=4096 plan.requests=8",
     "sglk plan chip=h100 model=qwen72b runtime.tp_size=4 engine=sglang",
     """sglk plan chip=h100 model=qwen7b groups="'cuda:0,cuda:1;cpu:0'" --json""",
 )
