@@ -4,12 +4,12 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from sglk.backends.constraints import Constraint, Trait, Traits
-from sglk.errors import BackendError, ConfigError, nearest
+from sglk.errors import BackendError, ConfigError, SglkError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,23 @@ class Packing:
     unpack: Callable[[Any], Any]
     positions: tuple[int, ...] | None = None
     """Which arguments of the op are packed; None = those that are quantised matrices."""
+
+
+def _named(packing: Packing, provider: str) -> Packing:
+    """Return `packing` with errors that name whose it is."""
+
+    def tell(what: str, change: Callable[[Any], Any], weight: Any) -> Any:
+        try:
+            return change(weight)
+        except (SglkError, MemoryError):
+            raise
+        except Exception as error:
+            raise BackendError(
+                f"{provider!r} cannot {what} a weight: {type(error).__name__}: {error}; correct the plugin, or take its"
+                " ops out with backend.deny"
+            ) from error
+
+    return replace(packing, pack=partial(tell, "pack", packing.pack), unpack=partial(tell, "unpack", packing.unpack))
 
 
 @dataclass(frozen=True)
@@ -206,6 +223,7 @@ class OpRegistry:
         self._implementations: dict[str, list[Implementation[Any, Any]]] = {}
         self._bound: dict[tuple[str, tuple[tuple[str, Trait], ...]], BoundOp[Any, Any]] = {}
         self._quarantined: dict[tuple[str, str], str] = {}
+        self._packings: dict[tuple[str, Packing], Packing] = {}
 
     def register(
         self,
@@ -219,6 +237,9 @@ class OpRegistry:
 
         Raises BackendError for what is no implementation of an op.
         """
+        if packing is not None:
+            # One for all ops of a provider: a weight that several of them take is packed once.
+            packing = self._packings.setdefault((provider, packing), _named(packing, provider))
         name = op.name if isinstance(op, Op) else str(op)
         offer = Implementation(name, provider, function, constraints, packing)
         if (flaw := offer.flaw()) is not None:

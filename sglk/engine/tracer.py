@@ -4,6 +4,7 @@ Letters: N lines of an op's result, one per token or per row of logits.
 """
 
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,9 @@ from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantised import QuantisedMatrix, dequantise
 from sglk.backends.rows import IntArray, PagedRows
 from sglk.engine.fault import Cause, Fault
+from sglk.errors import BackendError
+
+logger = logging.getLogger(__name__)
 
 PREFILL, DECODE, STORE = "attention_prefill", "attention_decode", "store_kv"
 
@@ -112,7 +116,12 @@ def _cause(bound: BoundOp[..., Any], given: Values, lines: list[int]) -> Cause:
         return "input"
     if bound.op.name in (PREFILL, DECODE) and not _kv_is_finite(given, lines[0]):
         return "kv"
-    plain = _unpacked(bound, pairs)
+    try:
+        plain = _unpacked(bound, pairs)
+    except BackendError:
+        # The reference cannot be asked; what the op was given is finite as far as anybody can tell.
+        logger.exception("op %s of %s cannot be checked", bound.choice.op, bound.choice.provider)
+        return "op"
     expected = bound.op.reference(*plain)
     if not spoilt_lines(bound.op, plain, expected)[lines].any():
         return "op"

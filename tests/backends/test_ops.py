@@ -14,7 +14,7 @@ from sglk.backends.cpu import CpuBackend
 from sglk.backends.deny import denials, warn_of_idle
 from sglk.backends.failing_op import failing_op
 from sglk.backends.op_results import RESULTS, result_flaw
-from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry, known_ops
+from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry, Packing, known_ops
 from sglk.config.schema import DenyConfig
 from sglk.errors import BackendError, ConfigError
 from sglk.operators.cases import OPS, matrix
@@ -213,3 +213,19 @@ def test_what_is_no_implementation_is_refused_at_once(
 ) -> None:
     with pytest.raises(BackendError, match=re.escape(f"of {provider!r} cannot be registered: {flaw}")):
         OpRegistry().register(op, provider, function, *demands)
+
+
+def test_a_weight_that_cannot_be_packed_names_whose_fault_it_is() -> None:
+    ops = OpRegistry("allow")
+    packing = Packing(pack=lambda _: 1 / 0, unpack=lambda _: [][0])
+    for op in (reference.linear, reference.embedding):
+        ops.register(op, "chip", op.reference, packing=packing)
+    bound = ops.select(reference.linear, dtype="fp32").packing
+    assert bound is ops.select(reference.embedding, dtype="fp32").packing, "a weight would be packed twice"
+    assert bound is not None
+    with pytest.raises(
+        BackendError, match=r"^'chip' cannot pack a weight: ZeroDivisionError: division by zero; correct"
+    ):
+        bound.pack(None)
+    with pytest.raises(BackendError, match=r"^'chip' cannot unpack a weight: IndexError: list index out of range;"):
+        bound.unpack(None)
