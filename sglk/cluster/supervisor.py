@@ -87,7 +87,7 @@ class Supervisor:
         if not engine.is_alive:
             self._router.give_up(replica, engine.failure or "the engine stopped")
         elif engine.stuck_s > self._settings.step_timeout_s:
-            self._router.give_up(replica, f"a step has been running for {engine.stuck_s:.0f} s")
+            self._router.give_up(replica, f"a step has been running for {engine.stuck_s:.3g} s")
         else:
             return
         care = self._care[replica.name]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglk.engine.batch import BatchRow
+from sglk.engine.batch import Batch, BatchRow
 from sglk.models.byte_level import EOS_ID
 from sglk.testing.scripted import ScriptedRunner
 from tests.server.serving import ENDLESS, Served, error_of, patient_runner, scripted_answers, serving, wait_until
@@ -87,10 +87,71 @@ def test_a_group_that_fails_in_mid_stream_ends_it_with_an_error_and_nothing_of_t
     with serving(runners, weights={"a": 1, "b": 0}) as served:
         body = {"prompt": "x", "temperature": 0, "stream": True}
         lines = served.post("/v1/completions", body).text.split("\n\n")
-        assert "on fire" in lines[-2] or "on fire" in lines[-3]
+        assert lines[-1] == ""
+        assert "on fire" in lines[-2]
+        assert "[DONE]" not in "".join(lines)
         assert "".join(lines).count('"text":"a"') == 5
         assert '"b"' not in "".join(lines)
         assert error_of(served.post("/v1/completions", {"prompt": "x", "temperature": 0}), 500)["message"]
+
+
+def test_a_group_that_stalls_is_found_out_streaming_or_not() -> None:
+    stall, go_on = threading.Event(), threading.Event()
+
+    def hold(step: int, batch: Batch) -> None:
+        if any(row.num_generated >= 3 for row in batch.rows) and not stall.is_set():
+            go_on.wait(30)
+
+    runners = {"a": answering("aaaaaaaaaa", before_step=hold), "b": answering("b")}
+    router = {"step_timeout_s": 0.2, "restart_wait_s": 600.0}
+    with serving(runners, weights={"a": 1, "b": 0}, router=router) as served:
+        text = served.post("/v1/completions", {"prompt": "x", "temperature": 0, "stream": True}).text
+        assert "a step has been running" in text
+        assert "[DONE]" not in text
+        assert text.count('"text":"a"') == 3
+        assert '"b"' not in text
+        # The group is out, so that nobody is left.
+        assert (
+            "a failed: replica a/0: a step has been"
+            in error_of(served.post("/v1/completions", {"prompt": "x"}), 503)["message"]
+        )
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        assert [ask(served) for _ in range(4)] == ["b"] * 4
+        replica = admin(served, "GET", "groups")["groups"][0]["replicas"][0]  # type: ignore[index]
+        assert (replica["ended"], replica["state"]) == ({"failed": 1}, "failed")
+        assert 'sglk_router_requests_total{group="a",model="tiny",outcome="failed",replica="a/0"} 1.0' in (
+            served.get("/metrics").text
+        )
+        stall.set()
+        go_on.set()
+
+
+def test_only_failures_of_its_own_open_a_breaker_and_only_answers_close_it() -> None:
+    sick = threading.Event()
+    sick.set()
+    runner = answering("a", spoils=lambda row: "out of memory" if sick.is_set() else None)
+    router = {"breaker_failures": 3, "breaker_cool_down_s": 0.2, "restart_wait_s": 600.0}
+    with serving({"a": runner, "b": answering("b")}, weights={"a": 1, "b": 0}, router=router) as served:
+        breaker = served.deployment.fleet.router.groups["a"].replicas[0].breaker
+
+        def good() -> int:
+            return served.post("/v1/completions", {"prompt": "x", "temperature": 0}).status_code
+
+        def bad() -> int:
+            return served.post("/v1/completions", {"prompt": "x" * 500}).status_code
+
+        assert [good(), good(), bad(), bad()] == [500, 500, 400, 400]
+        assert breaker.state == "closed"
+        assert good() == 500
+        assert breaker.state == "open"
+        wait_until(lambda: breaker.state == "half_open")
+        assert bad() == 400
+        assert breaker.state == "half_open"
+        told = admin(served, "GET", "groups")["groups"][0]["replicas"][0]  # type: ignore[index]
+        assert (told["breaker"], told["last_error"]) == ("half_open", "the step failed: out of memory")
+        sick.clear()
+        assert good() == 200
+        assert breaker.state == "closed"
 
 
 def test_draining_lets_streams_finish_and_sends_new_requests_elsewhere() -> None:
