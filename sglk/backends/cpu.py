@@ -16,6 +16,7 @@ from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
 from sglk.backends.ops import Denial, Fallback, OpRegistry
+from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.schema import ChipConfig
 from sglk.errors import CapacityError, ConfigError
 
@@ -34,7 +35,7 @@ class CpuBackend(DeviceBackend):
         kv_cache_dtypes=frozenset({"fp32", "bf16", "fp16", "int8", "fp8_e4m3", "fp8_e5m2"}),
         quantization=frozenset({"w8a8", "w8a16", "w4a16", "fp8"}),
         # Eight bits with a scale for every 32 inputs are as near to fp32 as a tenth of what one scale an output costs.
-        int8_group_size=32,
+        int8_group_size=CPU_INT8_GROUP,
         default_dtype="fp32",
         host_memory=True,
         collectives="gloo",

@@ -38,6 +38,10 @@ ON_LOAD = {
 """What full-precision weights are rounded to when they are loaded."""
 
 
+CPU_INT8_GROUP = 32
+"""Inputs that share a scale where the cpu backend rounds the weights of a model without experts to w8a8."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """Which linear layers of a model are quantised, and how; embeddings, norms and the output head never are."""

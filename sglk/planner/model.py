@@ -1,6 +1,6 @@
 """What a plan needs to know of a model: its numbers, and how its files are quantised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglk.backends.schemes import LinearScheme
 from sglk.config.quantization import NAMES
@@ -28,6 +28,8 @@ class PlannedModel:
     """How the files' linear layers are quantised; None = in full precision, or not known."""
     has_files: bool = True
     """Whether the files were looked at; else the configuration's numbers are all that is known."""
+    int8_group_size: int = -1
+    """Inputs that share a scale where the device rounds a model without experts to w8a8; -1 = all."""
 
     def scheme(self, requested: str | None) -> LinearScheme | None:
         """Return the scheme that is asked for; raises ConfigError where the files are of another kind.
@@ -37,7 +39,10 @@ class PlannedModel:
         name = NAMES.get(requested or "")
         if not self.has_files and name is not None and name.method and name.scheme:
             return LinearScheme(name.scheme, _USUAL_GROUP, symmetric=name.method == "gptq")
-        return choose_scheme(requested, self.checkpoint, f"model {self.name!r}")
+        scheme = choose_scheme(requested, self.checkpoint, f"model {self.name!r}")
+        if scheme is not None and scheme.kind == "w8a8" and self.checkpoint is None and self.spec.moe is None:
+            return replace(scheme, group_size=self.int8_group_size)
+        return scheme
 
 
 def planned_model(model: ModelConfig) -> PlannedModel:

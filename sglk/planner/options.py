@@ -45,7 +45,7 @@ def weight_options(subject: Subject) -> Iterator[WeightOption]:
         for dtype in dict.fromkeys((own.dtype, *(name for name in chip.dtypes if name in BYTES))):
             for size in sizes:
                 yield WeightOption(dtype, None, size, weights_of(spec, dtype, None, size).total, True)
-        schemes = {kind: ON_LOAD[kind] for kind in schemes_by_size(frozenset(ON_LOAD))}
+        schemes = {kind: subject.model.scheme(kind) for kind in schemes_by_size(frozenset(ON_LOAD))}
     else:
         schemes = {subject.model.checkpoint.scheme.kind: subject.model.checkpoint.scheme}
     for kind, scheme in schemes.items():

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.fleet import ReplicaConfig
 from sglk.config.groups import SIMULATED
 from sglk.config.schema import RoomConfig, ServeConfig
 from sglk.planner.footprint import Footprint
 from sglk.planner.model import PlannedModel, planned_model
 from sglk.planner.options import weight_options
-from sglk.planner.room import Room, room_of
+from sglk.planner.room import IN_MAIN_MEMORY, Room, room_of
 from sglk.planner.upstream import AutomaticValues, automatic_values
 from sglk.planner.ways import Subject, Wanted, Way, fits, undeclared, ways_to_fit
 
@@ -86,9 +87,9 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     rooms: dict[str, Room] = {}
     plans = []
     for each in replicas:
-        key = repr(each.config.model)
+        key = f"{each.config.model!r} on {each.config.backend.name}"
         if key not in models:
-            models[key] = planned_model(each.config.model)
+            models[key] = _model(each.config)
         model = models[key]
         memories = memories_of(each)
         for memory in memories:
@@ -103,10 +104,15 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     return DeploymentPlan(plans, _devices(replicas, rooms, shares, taken))
 
 
+def _model(config: ServeConfig) -> PlannedModel:
+    model = planned_model(config.model)
+    return replace(model, int8_group_size=CPU_INT8_GROUP) if config.backend.name == IN_MAIN_MEMORY else model
+
+
 def memories_of(replica: ReplicaConfig) -> list[str]:
     """Return the memories that a replica works in: one for each device, but main memory is one for all."""
     kinds = [device.partition(":") for device in replica.config.groups[0].devices]
-    names = [kind if kind == "cpu" else f"{kind}:{index}" for kind, _, index in kinds]
+    names = [kind if kind == IN_MAIN_MEMORY else f"{kind}:{index}" for kind, _, index in kinds]
     if replica.config.backend.name == SIMULATED:
         # Every replica imagines devices of its own.
         names = [f"{name} of {replica.name}" for name in names]

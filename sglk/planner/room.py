@@ -9,7 +9,7 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.capacity import GIB, DeviceRoom
 from sglk.errors import ConfigError
 
-_IN_MAIN_MEMORY = "cpu"
+IN_MAIN_MEMORY = "cpu"
 """Backend whose devices have no memory of their own."""
 
 
@@ -40,7 +40,7 @@ def room_of(config: ServeConfig) -> Room:
         gib = imagined(config.chip)[0].memory_gib
         assert gib is not None
         return _device(gib, f"chip {config.chip.name}" if config.chip.memory_gib else "assumed by the simulation")
-    if config.backend.name == _IN_MAIN_MEMORY:
+    if config.backend.name == IN_MAIN_MEMORY:
         memory = host_memory()
         return Room(memory.total, memory.free, True, "the operating system")
     gib = config.chip.memory_gib or config.runtime.device_memory_gib

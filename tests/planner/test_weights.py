@@ -120,6 +120,6 @@ def test_on_the_processor_the_pool_is_within_two_in_a_hundred(settings: str, tmp
 def test_smollm2_on_the_processor(settings: str) -> None:
     config = compose("plan", ["chip=cpu", "profiles=none", f"runtime={{device_memory_gib: 2, {settings}}}"]).config
     plan, (weights, tokens) = planned(config), allocated(config)
-    # Kernels of the processor have layouts of their own, with more scales and some filling.
-    assert plan.found.weights.total == pytest.approx(weights, rel=0.1)
+    # Kernels of the processor have layouts of their own, with some filling.
+    assert plan.found.weights.total == pytest.approx(weights, rel=0.02)
     assert plan.found.kv_tokens == pytest.approx(tokens, rel=0.02)
