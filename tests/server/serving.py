@@ -127,14 +127,16 @@ class Served:
         return self.client.get(path)
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """POST with `stream` and return the parsed events; the last one must be [DONE] and is left out."""
+        """POST with `stream` and return the parsed events: all before [DONE], or all up to an error, which has none."""
         response = self.post(path, {**body, "stream": True})
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in response.text.split("\n\n") if line]
         assert all(line.startswith("data: ") for line in lines)
-        assert lines[-1] == "data: [DONE]"
-        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+        failed = lines[-1].startswith('data: {"error":')
+        assert failed or lines[-1] == "data: [DONE]"
+        assert lines.count("data: [DONE]") == (not failed)
+        return [json.loads(line.removeprefix("data: ")) for line in (lines if failed else lines[:-1])]
 
     def call(self, path: str, body: dict[str, Any]) -> HTTPConnection:
         """Send a POST and return the connection, to be closed, without waiting for an answer."""

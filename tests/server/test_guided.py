@@ -118,7 +118,7 @@ def test_what_turns_out_too_complex_is_the_request_s_own_fault(tiny: Served, str
     rules = " | ".join(f'"a{number}"' for number in range(3000))
     body = {"prompt": "x", "ebnf": f"start: {rules}", "stream": stream}
     response = tiny.post(COMPLETIONS, body)
-    error = response.json()["error"] if not stream else json.loads(response.text.split("\n\n")[-3][6:])["error"]
+    error = response.json()["error"] if not stream else json.loads(response.text.split("\n\n")[-2][6:])["error"]
 
     assert response.status_code == (200 if stream else 400)
     assert error["code"] == "grammar_too_complex"
