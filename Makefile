@@ -15,8 +15,9 @@ PROJECT := pyproject.toml constraints.txt
 serve: $(VENV)/.serve
 	$(BIN)/sglk serve $(ARGS)
 
+# A file's tests share what they start, so they stay in one process.
 test: lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(ARGS)

@@ -47,7 +47,8 @@ def real_counts(config: OpsConfig, batches: list[Batch]) -> Counter[str]:
     runner = ModelRunner(loaded.model, backend, config.runtime)
     runner.allocate_kv(32, config.runtime.page_size)
     assert runner.pool is not None
-    for tensor in (*runner.pool.keys, *runner.pool.values):
+    scales = [tensor for pair in runner.pool.scales if pair for tensor in (pair.keys_SK, pair.values_SK)]
+    for tensor in (*runner.pool.keys, *runner.pool.values, *scales):
         # Past tokens that nobody computed.
         tensor.zero_()
     calls = RealCalls(backend)

@@ -152,10 +152,10 @@ def test_nan_of_one_rank_s_op_is_traced_to_it_on_the_rank_that_answers(engine: E
 
 def test_ranks_find_a_backend_that_code_registers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from sglk.backends.cpu import CpuBackend\nclass Inline(CpuBackend):\n    api_version = 1\n"
-    (tmp_path / "dummy_inline.py").write_text(code)
+    (tmp_path / "inline_chip.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(claims, "_registered", {})
-    register_backend("inline", importlib.import_module("dummy_inline").Inline)
+    register_backend("inline", importlib.import_module("inline_chip").Inline)
     with started(model, "backend.name=inline", tp_size=2) as engine:
         assert submit(engine, "inline", [7], GREEDY).wait().reason == "length"
 
