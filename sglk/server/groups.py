@@ -214,7 +214,12 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
 
 async def _read_or(request: Request, shape: type[DrainBody]) -> DrainBody:
     # A drain without any wish is sent without a body by most.
-    return await read_body(request, shape) if await request.body() else shape()
+    try:
+        return await read_body(request, shape)
+    except RequestError as error:
+        if error.code != "empty_body":
+            raise
+        return shape()
 
 
 async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> None:
