@@ -1,6 +1,7 @@
 """The ops of the cuda backend against the reference, on the processor; kernels of a GPU are not verified by this."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +205,17 @@ class FlashInferStandIn:
 
 
 @pytest.fixture
-def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FlashInferStandIn]:
-    """Install the stand-in."""
+def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FlashInferStandIn]]:
+    """Install the stand-in for one test."""
     (tmp_path / "flashinfer.py").write_text(
         "from tests.backends.test_cuda_ops import FlashInferStandIn\n"
         "BatchPrefillWithPagedKVCacheWrapper = BatchDecodeWithPagedKVCacheWrapper = FlashInferStandIn\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "flashinfer", raising=False)
-    return FlashInferStandIn
+    yield FlashInferStandIn
+    # What the test imported is not what was there before it, if anything was.
+    sys.modules.pop("flashinfer", None)
 
 
 SHAPE: dict[str, Any] = {
