@@ -267,18 +267,16 @@ def test_prefix_aware_sends_a_prompt_where_its_prefix_is_unless_that_replica_is_
     gate = threading.Event()
     runners = [ScriptedRunner(gate=gate, kv_tokens=65536) for _ in range(2)]
     with fleet({"a": runners}, policy="prefix_aware") as router:
+        ask(router, "q", "quite another one " * 8)
         for index in range(4):
             ask(router, f"p{index}", "the first prefix " * 8 + str(index))
-            ask(router, f"q{index}", "quite another one " * 8 + str(index))
-        loads = [each.open_requests for each in router.groups["a"].replicas]
-        assert loads == [4, 4]
-        seen = [each.seen for each in router.groups["a"].replicas]
-        assert seen[0] is not seen[1]
+        # By load alone it would be two and three.
+        assert [each.open_requests for each in router.groups["a"].replicas] == [1, 4]
         for index in range(20):
             ask(router, f"hot{index}", "the first prefix " * 8 + f"hot {index}")
         more, less = sorted((each.open_requests for each in router.groups["a"].replicas), reverse=True)
-        assert more + less == 28
-        assert more <= 1.5 * less + 1
+        assert more + less == 25
+        assert more - less <= 5
         gate.set()
 
 
