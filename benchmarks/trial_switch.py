@@ -25,7 +25,7 @@ from sglk.bench.record import Record
 from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
 from sglk.config.compose import compose
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 
 BAR_S = 1.0
 SMALL = ("workload.num_requests=4", "workload.input_len=32", "workload.output_len=8", "workload.warmup_requests=1")

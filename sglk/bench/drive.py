@@ -13,7 +13,7 @@ from sglk.bench.client import Client, Exchange, clock
 from sglk.bench.prompts import Draw, Message, Prompt
 from sglk.bench.record import Phase, RequestRecord
 from sglk.bench.workload import Conversation, Turn
-from sglk.config.schema import WorkloadConfig
+from sglk.config.bench_schema import WorkloadConfig
 
 OnDone = Callable[[RequestRecord], None]
 

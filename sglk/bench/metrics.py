@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from sglk.bench.record import Counts, RequestRecord
-from sglk.config.schema import SloConfig
+from sglk.config.bench_schema import SloConfig
 
 Summary = dict[str, float | None]
 

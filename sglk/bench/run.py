@@ -19,7 +19,7 @@ from sglk.bench.statement import items, named, printable_text, texts, whole
 from sglk.bench.target import Target
 from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import Medium, Plan, plan, workload_dict
-from sglk.config.schema import LoadConfig, WorkloadConfig
+from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.errors import ConfigError, RunError
 
 _SIMULATED_BACKENDS = frozenset({"sim"})

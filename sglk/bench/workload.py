@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, system_text, user_text
-from sglk.config.schema import WorkloadConfig
+from sglk.config.bench_schema import WorkloadConfig
 from sglk.errors import ConfigError
 
 GENERATOR = 1

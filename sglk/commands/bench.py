@@ -19,8 +19,8 @@ from sglk.bench.target import LaunchedServer, Target, override_key
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import console, warn
+from sglk.config.bench_schema import BenchConfig
 from sglk.config.compose import Composed, compose
-from sglk.config.schema import BenchConfig
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, RunError
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from sglk.commands.terminal import plain_table
-from sglk.config.schema import ChipConfig, OpsConfig
+from sglk.config.ops_schema import OpsConfig
+from sglk.config.schema import ChipConfig
 
 if TYPE_CHECKING:
     from sglk.operators.benchmark import Share

@@ -18,7 +18,7 @@ from sglk.commands.progress import watched
 from sglk.commands.terminal import console, warn
 from sglk.config.compose import compose
 from sglk.config.keys import GROUPS, lookup
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.errors import ConfigError, RunError, nearest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sglk.commands.terminal import warn
 from sglk.config.check import ENGINES
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
-from sglk.config.schema import PlanConfig
+from sglk.config.plan_schema import PlanConfig
 from sglk.planner.plan import plan_deployment
 
 _EXAMPLES = (

@@ -1,7 +1,7 @@
 """Words that can stand next on a command line, for shell completion."""
 
 from sglk.cli import COMMANDS, command_position
-from sglk.config import check
+from sglk.config import check, check_bench, check_service, check_study
 from sglk.config.keys import GROUPS, ROOTS, leaves
 from sglk.config.search_path import search_path
 from sglk.plugins import backend_names
@@ -32,15 +32,15 @@ _VALUES = {
     "runtime.load_format": check.LOAD_FORMATS,
     "runtime.dtype": check.DTYPES,
     "backend.fallback": check.FALLBACKS,
-    "server.log_level": check.LOG_LEVELS,
-    "server.log_format": check.LOG_FORMATS,
+    "server.log_level": check_service.LOG_LEVELS,
+    "server.log_format": check_service.LOG_FORMATS,
     "plan.engine": check.PLANNED_ENGINES,
-    "workload.kind": check.WORKLOADS,
-    "workload.arrival": check.ARRIVALS,
-    "bench.api": check.APIS,
-    "bench.cache": check.CACHES,
-    "search.sampler": check.SAMPLERS,
-    "search.pruner": check.PRUNERS,
+    "workload.kind": check_bench.WORKLOADS,
+    "workload.arrival": check_bench.ARRIVALS,
+    "bench.api": check_bench.APIS,
+    "bench.cache": check_bench.CACHES,
+    "search.sampler": check_study.SAMPLERS,
+    "search.pruner": check_study.PRUNERS,
 }
 
 

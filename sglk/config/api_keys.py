@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from sglk.config.bench_schema import BenchConfig
 from sglk.config.home import expanded
-from sglk.config.schema import BenchConfig, ServeConfig
+from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 
 VARIABLES = {"api_key": "SGLK_API_KEY", "admin_api_key": "SGLK_ADMIN_API_KEY"}

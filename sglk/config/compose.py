@@ -27,16 +27,20 @@ from yaml import YAMLError
 
 from sglk.config.api_keys import take_keys
 from sglk.config.arguments import overrides_from
+from sglk.config.bench_schema import BenchConfig
 from sglk.config.check import check
 from sglk.config.data_files import require_data
 from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
+from sglk.config.ops_schema import OpsConfig
+from sglk.config.plan_schema import PlanConfig
 from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
 from sglk.config.quoting import quoted
-from sglk.config.schema import BenchConfig, OpsConfig, PlanConfig, ServeConfig, TuneConfig
+from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
+from sglk.config.tune_schema import TuneConfig
 from sglk.config.values import explain, require_values
 from sglk.errors import ConfigError
 from sglk.plugins import plugin_warnings

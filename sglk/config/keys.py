@@ -10,7 +10,11 @@ from functools import cache
 from typing import Any, Union
 
 from sglk.config import schema
-from sglk.config.schema import BenchConfig, OpsConfig, PlanConfig, ServeConfig, TuneConfig
+from sglk.config.bench_schema import BenchConfig
+from sglk.config.ops_schema import OpsConfig
+from sglk.config.plan_schema import PlanConfig
+from sglk.config.schema import ServeConfig
+from sglk.config.tune_schema import TuneConfig
 
 ROOTS: dict[str, type[ServeConfig]] = {
     "serve": ServeConfig,

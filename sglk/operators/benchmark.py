@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
-from sglk.config.schema import ChipConfig, OpsConfig
+from sglk.config.ops_schema import OpsConfig
+from sglk.config.schema import ChipConfig
 from sglk.errors import CapacityError
 from sglk.operators.calling import device_arguments
 from sglk.operators.cases import OPS

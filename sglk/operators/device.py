@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sglk.backends.base import DeviceBackend
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.engine.loading import make_backend
 from sglk.engine.support import check_support
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.constraints import Trait
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.operators.cases import OPS
 from sglk.operators.device import where
 from sglk.operators.provenance import distribution_of, function_name

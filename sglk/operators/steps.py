@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
 from sglk.backends.ops import Choice
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner

@@ -6,7 +6,7 @@ from typing import Any
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.operators.cases import OPS, OpCase, matrix
 from sglk.operators.comparison import mismatch
 from sglk.operators.device import where

@@ -8,7 +8,8 @@ from typing import Literal
 from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.fleet import ReplicaConfig
 from sglk.config.groups import SIMULATED
-from sglk.config.schema import RoomConfig, ServeConfig
+from sglk.config.plan_schema import RoomConfig
+from sglk.config.schema import ServeConfig
 from sglk.planner.footprint import Footprint
 from sglk.planner.model import PlannedModel, planned_model
 from sglk.planner.options import weight_options

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sglk.bench.metrics import LATENCIES, count, duration, meets, percentile, summarise
 from sglk.bench.record import RequestRecord, Status
-from sglk.config.schema import SloConfig
+from sglk.config.bench_schema import SloConfig
 
 NO_LIMIT = SloConfig()
 

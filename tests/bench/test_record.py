@@ -9,7 +9,7 @@ import pytest
 
 from sglk.bench.metrics import count, summarise
 from sglk.bench.record import LoadRecord, MachineRecord, Record, RequestRecord, ServerRecord, ToolRecord
-from sglk.config.schema import SloConfig
+from sglk.config.bench_schema import SloConfig
 from sglk.errors import RunError
 
 

@@ -12,7 +12,7 @@ from sglk.bench.record import Record, RequestRecord
 from sglk.bench.run import Progress, Subject, measure
 from sglk.bench.target import Target
 from sglk.bench.workload import Medium, plan, workload_hash
-from sglk.config.schema import LoadConfig, SloConfig, WorkloadConfig
+from sglk.config.bench_schema import LoadConfig, SloConfig, WorkloadConfig
 from sglk.errors import ConfigError, RunError
 from tests.bench.cached_server import CachedServer
 from tests.bench.mock_server import Call, MockServer, Reply

@@ -9,7 +9,7 @@ from sglk.bench.record import Record
 from sglk.bench.run import measure
 from sglk.bench.statement import counters, printable, statement
 from sglk.bench.target import Target
-from sglk.config.schema import LoadConfig, WorkloadConfig
+from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from tests.bench.cached_server import CachedServer
 
 SMALL = WorkloadConfig(

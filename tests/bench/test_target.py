@@ -8,7 +8,7 @@ import pytest
 from sglk.bench import target as target_module
 from sglk.bench.run import measure
 from sglk.bench.target import LaunchedServer, Target, base_url, serve_command, serve_overrides
-from sglk.config.schema import LoadConfig, WorkloadConfig
+from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.errors import RunError
 from tests.bench.mock_server import Call, MockServer, Reply
 

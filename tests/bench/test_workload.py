@@ -5,7 +5,7 @@ import pytest
 
 from sglk.bench.prompts import Draw, Vocabulary
 from sglk.bench.workload import Conversation, Medium, Plan, plan, workload_hash
-from sglk.config.schema import WorkloadConfig
+from sglk.config.bench_schema import WorkloadConfig
 from sglk.errors import ConfigError
 
 WORDS = Medium(None, tokens_per_word=1.0)

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from sglk.config.bench_schema import BenchConfig
 from sglk.config.catalogue import chips
 from sglk.config.check import check
 from sglk.config.compose import compose
 from sglk.config.home import expanded
 from sglk.config.quoting import quoted
-from sglk.config.schema import BenchConfig, GroupConfig, ServeConfig, TuneConfig
+from sglk.config.schema import GroupConfig, ServeConfig
 from sglk.config.search_path import search_path
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError
 
 

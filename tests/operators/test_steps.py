@@ -11,7 +11,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import BoundOp
 from sglk.config.compose import compose
-from sglk.config.schema import OpsConfig
+from sglk.config.ops_schema import OpsConfig
 from sglk.engine.batch import Batch
 from sglk.engine.runner import ModelRunner
 from sglk.errors import ConfigError

@@ -8,8 +8,8 @@ import yaml
 
 from sglk.config.compose import compose
 from sglk.config.fleet import alone, replica_configs
+from sglk.config.plan_schema import PlanConfig
 from sglk.config.quoting import shell_form
-from sglk.config.schema import PlanConfig
 from sglk.planner.plan import DeploymentPlan, ReplicaPlan, plan_deployment
 
 GIB = 2**30

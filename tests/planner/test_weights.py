@@ -9,7 +9,7 @@ import pytest
 
 from sglk.config.compose import compose
 from sglk.config.fleet import alone
-from sglk.config.schema import PlanConfig, RoomConfig
+from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.engine.loading import load_runner
 from sglk.planner.options import weight_options
 from sglk.planner.plan import ReplicaPlan, plan_deployment

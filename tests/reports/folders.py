@@ -11,7 +11,7 @@ from sglk_tuner.summary import StudySummary, TrialSummary, write_summary
 
 from sglk.bench.metrics import count, duration, summarise
 from sglk.bench.record import Kind, LoadRecord, MachineRecord, Record, RequestRecord, ServerRecord, ToolRecord
-from sglk.config.schema import SloConfig
+from sglk.config.bench_schema import SloConfig
 
 CHUNK, WINDOW = "runtime.chunked_prefill_size", "runtime.max_running_requests"
 SPACE = {CHUNK: [512, 1024], WINDOW: [4, 8, 16]}

@@ -11,7 +11,7 @@ from sglk_reports.sources import find_sources
 from sglk_reports.study import Goal
 from sglk_tuner import objective
 
-from sglk.config.schema import SloConfig
+from sglk.config.bench_schema import SloConfig
 from tests.reports.folders import CHUNK, WINDOW, record, study
 
 

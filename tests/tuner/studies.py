@@ -6,14 +6,9 @@ from sglk_tuner.objective import Goal
 from sglk_tuner.space import Space, build_space
 from sglk_tuner.summary import TrialSummary
 
-from sglk.config.schema import (
-    ChipConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    SearchConfig,
-    TuneConfig,
-    WorkloadConfig,
-)
+from sglk.config.bench_schema import WorkloadConfig
+from sglk.config.schema import ChipConfig, ModelConfig
+from sglk.config.tune_schema import ObjectiveConfig, SearchConfig, TuneConfig
 
 FASTER = Goal("output_throughput", "maximize")
 SOONER = Goal("ttft_s_p99", "minimize")

@@ -7,7 +7,7 @@ from sglk_tuner.proposals import CONTROL_EVERY, Proposals
 from sglk_tuner.space import Params, point_key
 from sglk_tuner.summary import TrialSummary
 
-from sglk.config.schema import SearchConfig
+from sglk.config.tune_schema import SearchConfig
 from tests.tuner.studies import CHUNK, FASTER, POLICY, WINDOW, space_of
 
 SPACE = space_of({CHUNK: [512, 1024, 2048], WINDOW: [8, 16], POLICY: ["fcfs", "lpm"]})

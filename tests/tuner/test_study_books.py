@@ -15,7 +15,7 @@ from sglk_tuner.proposals import tried
 from sglk_tuner.space import build_space, params_of
 from sglk_tuner.study import OWNER, Study, open_study, study_name
 
-from sglk.config.schema import StudyConfig, TuneConfig
+from sglk.config.tune_schema import StudyConfig, TuneConfig
 from sglk.errors import ConfigError, RunError
 from tests.tuner.studies import FASTER, POLICY, WINDOW, config_of
 

@@ -6,7 +6,7 @@ from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 
 SUMMARY = "search runtime parameters for one chip and keep the winner as a profile"
 FLAGS = (("--dry-run", "print the settings that would be measured, and measure nothing"),)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk_tuner.proposals import Proposal, Proposals, tried
 from sglk_tuner.space import ROOT, Params, Space, needs_restart
 from sglk_tuner.study import Study, study_name

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import RunError
 from sglk_tuner.space import LIVE_KEYS, ROOT, Params, apply, needs_restart
 

@@ -9,7 +9,8 @@ from sglk.bench.target import override_key
 from sglk.config.compose import Composed, compose
 from sglk.config.profiles import profile_file
 from sglk.config.provenance import ProfileSearch
-from sglk.config.schema import RuntimeConfig, TuneConfig
+from sglk.config.schema import RuntimeConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner.choice import rule_of
 from sglk_tuner.closing import Closing

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from sglk.bench.machine import describe_machine
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk_tuner.objective import Goal
 from sglk_tuner.space import Params, Space
 

@@ -8,7 +8,7 @@ from sglk.bench.run import Progress, Subject, measure
 from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.compose import Composed
 from sglk.config.quoting import quoted
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk_tuner.engine import Launch
 from sglk_tuner.space import ROOT, Params, params_of
 from sglk_tuner.trial import Measure

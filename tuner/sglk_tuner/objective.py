@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import nearest
 
 Direction = Literal["maximize", "minimize"]

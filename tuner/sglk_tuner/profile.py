@@ -15,7 +15,8 @@ from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.config.profiles import content_hash
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord, ProfileSearch, ProfileWorkload
-from sglk.config.schema import RuntimeConfig, TuneConfig
+from sglk.config.schema import RuntimeConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import RunError
 
 VALID_DAYS = 180

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from sglk.config.schema import SearchConfig
+from sglk.config.tune_schema import SearchConfig
 from sglk_tuner.choice import complete
 from sglk_tuner.distributions import distributions_of
 from sglk_tuner.objective import Goal

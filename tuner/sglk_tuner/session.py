@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Generic, Protocol
 
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import RunError
 from sglk_tuner.choice import pareto_front, ranking, rule_of, unmet_goal
 from sglk_tuner.closing import Closing, close

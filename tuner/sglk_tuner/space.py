@@ -12,7 +12,7 @@ from typing import Any
 
 from sglk.config.check import runtime_problems
 from sglk.config.keys import keys
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError
 from sglk.server import runtime_change
 

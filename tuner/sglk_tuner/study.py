@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.pool import QueuePool
 
 from sglk.bench.record import Record
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner import owner
 from sglk_tuner.distributions import PointSampler, distributions_of

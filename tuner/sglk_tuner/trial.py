@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Generic
 
 from sglk.bench.record import Record
-from sglk.config.schema import TuneConfig, WorkloadConfig
+from sglk.config.bench_schema import WorkloadConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import SglkError
 from sglk_tuner.engine import Engine, T
 from sglk_tuner.objective import Goal, NoValue, values_of

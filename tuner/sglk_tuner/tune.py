@@ -9,7 +9,7 @@ from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
 from sglk.commands.terminal import console as terminal
 from sglk.config.compose import Composed
-from sglk.config.schema import TuneConfig
+from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner import finding
 from sglk_tuner.display import Display, plan_text, result_table

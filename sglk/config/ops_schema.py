@@ -1,0 +1,31 @@
+"""Settings of the commands that look at single ops."""
+
+from dataclasses import dataclass, field
+
+from sglk.config.schema import ServeConfig
+
+
+@dataclass
+class TrialOpsConfig:
+    """The calls that single ops are listed, tested and timed with."""
+
+    batch: int = 8
+    """Requests of a decode step."""
+    context: int = 1024
+    """Tokens of each of them, the new one included."""
+    prompt: int = 1024
+    """Tokens of the prompt that a prefill computes, in chunks of `runtime.chunked_prefill_size`."""
+    seed: int = 0
+    """Fills the arguments."""
+    time_s: float = 0.5
+    """How long each op is timed at each shape."""
+    failures: str = "op-failures"
+    """Folder that scripts which show a failure again are written to."""
+    progress: bool = True
+
+
+@dataclass
+class OpsConfig(ServeConfig):
+    """Root of `ops.yaml`: a deployment, whose ops are looked at one by one."""
+
+    ops: TrialOpsConfig = field(default_factory=TrialOpsConfig)

@@ -1,0 +1,66 @@
+"""Ranges that settings are held to: each function yields the problem of one value, if there is one."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
+
+from sglk.config.secrets import masked
+from sglk.errors import nearest
+
+MAX_INTEGER = 2**31 - 1
+"""Counts, sizes and seeds reach arrays and libraries that hold no more."""
+
+
+def at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:
+    """Hold `value`, if there is one, to `least` and more; `note` says why."""
+    if value is not None and value < least:
+        yield f"{path}={value} is too small; it is at least {least}{note}"
+
+
+def at_most(path: str, value: object) -> Iterator[str]:
+    """Hold an integer to MAX_INTEGER."""
+    if isinstance(value, int) and value > MAX_INTEGER:
+        yield f"{path}={value} is too large; it is at most {MAX_INTEGER}"
+
+
+def positive(path: str, value: float | None) -> Iterator[str]:
+    """Hold `value`, if there is one, to finite numbers above 0."""
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        yield f"{path}={value:g} is not a positive number"
+
+
+def one_of(path: str, value: str, allowed: Sequence[str], where: str = "") -> Iterator[str]:
+    """Hold `value` to the words `allowed`, and say the nearest of them."""
+    if value not in allowed:
+        ending = nearest(value, allowed) or ";"
+        yield f"{path}={value} is not allowed{where}{ending} allowed: {listed(allowed)}"
+
+
+def address(path: str, url: str) -> Iterator[str]:
+    """Hold `url` to HTTP addresses with a host."""
+    if not url.startswith(("http://", "https://")):
+        yield f"{path}={url!r} does not begin with http:// or https://"
+        return
+    try:
+        parts = urlsplit(url)
+        good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:  # a port that is no number, a bracket that does not close
+        good = False
+    if not good:
+        yield f"{path}={masked(url)!r} is not an address such as http://127.0.0.1:8000"
+
+
+def header_value(path: str, key: str | None) -> Iterator[str]:
+    """Hold `key` to what an HTTP header can carry."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        yield f"{path} has signs that no HTTP header can carry; a key is of printable ASCII"
+
+
+def hint(word: str, allowed: Sequence[str]) -> str:
+    """Return the end of a message about an unknown `word`: the nearest of `allowed`, or all of them."""
+    return nearest(word, allowed) or f"; allowed: {listed(allowed)}"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return `values` as a list in words."""
+    return ", ".join(str(value) for value in values)
