@@ -17,6 +17,7 @@ from sglk.engine.answer import Answer
 from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.core import Core
 from sglk.engine.failure import describe
+from sglk.engine.fixed_keys import check_fixed
 from sglk.engine.grammar import Grammars
 from sglk.engine.guide import Guide
 from sglk.engine.inbox import Inbox
@@ -24,6 +25,7 @@ from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
 from sglk.engine.op_report import OpReport
+from sglk.engine.open_answers import OpenAnswers
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
 from sglk.errors import CapacityError, ConfigError, RequestError
@@ -41,19 +43,6 @@ JOIN_TIMEOUT_S = 30.0
 
 CALL_TIMEOUT_S = 30.0
 """How long others wait for the end of a step before the engine does what they ask for."""
-
-FIXED_KEYS = (
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "load_format",
-    "tp_size",
-    "num_threads",
-    "enable_torch_compile",
-    "disable_cuda_graph",
-    "nan_guard",
-)
-"""Runtime parameters that are built into the loaded model."""
 
 
 class Engine:
@@ -87,9 +76,7 @@ class Engine:
         self._counters = EngineStats()
         self._failed_steps = 0
         self._step_began_s: float | None = None
-        self._answers: dict[str, Answer] = {}
-        self._answers_changed = threading.Condition()
-        self._closing = False
+        self._answers = OpenAnswers(self._abort)
         self._stopped = False
         self._unsent: deque[Request] = deque()
         """Requests whose last token has not been told to their callers: there is time for it while the device works."""
@@ -196,22 +183,15 @@ class Engine:
         grammar = request.sampling.grammar
         guide = None if grammar is None else self._grammars.guide(grammar)
         answer = Answer(request, on_output, self.tokenizer, self._clock(), self.name)
-        with self._answers_changed:
-            if self._closing:
-                raise RequestError("the engine is shutting down", code="engine_stopped", status=503)
-            if request.request_id in self._answers:
-                raise RequestError(f"request id {request.request_id!r} is in use; choose another one", param="rid")
-            # Known before the engine's thread can see the task, which may be at once.
-            self._answers[request.request_id] = answer
-            try:
-                # A dead engine refuses the task; one that dies later cancels it.
-                self._inbox.post(
-                    lambda: self._begin(answer, limits, guide),
-                    lambda reason: self._fail(answer, Finish("error", message=reason)),
-                )
-            except RequestError:
-                del self._answers[request.request_id]
-                raise
+
+        def post() -> None:
+            # A dead engine refuses the task; one that dies later cancels it.
+            self._inbox.post(
+                lambda: self._begin(answer, limits, guide),
+                lambda reason: self._fail(answer, Finish("error", message=reason)),
+            )
+
+        self._answers.open(answer, post)
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step, with finish reason `abort`; unknown ids are ignored."""
@@ -228,10 +208,7 @@ class Engine:
         Raises RequestError (409) while there are live requests, which `force` aborts; ConfigError for parameters that
         need another start; CapacityError when the new pool does not fit. After an error the old parameters hold.
         """
-        for key in FIXED_KEYS:
-            old, new = getattr(self.runtime, key), getattr(runtime, key)
-            if old != new:
-                raise ConfigError(f"runtime.{key} is {old!r} in the loaded model; start again to make it {new!r}")
+        check_fixed(self.runtime, runtime)
         self._call(lambda: self._reconfigure(runtime, force))
 
     def stats(self) -> EngineStats:
@@ -250,10 +227,9 @@ class Engine:
 
     def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         """Refuse new requests, let live ones finish for `drain_timeout_s`, abort the rest and stop the thread."""
-        with self._answers_changed:
-            self._closing = True
-            if self._thread.is_alive():
-                self._answers_changed.wait_for(lambda: not self._answers, drain_timeout_s)
+        self._answers.close()
+        if self._thread.is_alive():
+            self._answers.wait(drain_timeout_s)
         if not self._thread.is_alive():
             self._stop()
             self._inbox.close("the engine is shut down")
@@ -303,7 +279,7 @@ class Engine:
             logger.exception("the engine died")
             self.failure = reason = f"the engine died: {describe(error)}"
         self._inbox.close(reason)
-        for answer in list(self._answers.values()):
+        for answer in self._answers:
             self._fail(answer, Finish("error", message=reason))
 
     def _step(self) -> None:
@@ -335,7 +311,7 @@ class Engine:
     def _note_first_steps(self, batch: Batch) -> None:
         now = self._clock()
         for row in batch.rows[: batch.num_prefills]:
-            self._answers[row.request_id].begin(now)
+            self._answer(row.request_id).begin(now)
 
     def _give_up_on_a_dead_device(self, results: list[RowResult | None]) -> None:
         failures = [result for result in results if isinstance(result, RowFailure) and result.device]
@@ -347,7 +323,7 @@ class Engine:
             raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {failures[-1].message}")
 
     def _begin(self, answer: Answer, limits: Limits, guide: Guide | None) -> None:
-        if self._answers.get(answer.request.request_id) is not answer:
+        if answer not in self._answers:
             return
         try:
             # The engine may have been reconfigured since the request was checked.
@@ -362,17 +338,17 @@ class Engine:
             self._advance(self._unsent.popleft())
 
     def _advance(self, request: Request) -> None:
-        answer = self._answers[request.request_id]
+        answer = self._answer(request.request_id)
         if request.finish and request.finish.reason == "error":
             self._fail(answer, request.finish)
             return
         output = answer.advance(request)
         if output.finish is None:
-            self._send(answer, output)
+            self._answers.send(answer, output)
             return
         self._core.scheduler.remove(request.request_id)
         self._counters.requests_finished += 1
-        self._conclude(answer, output)
+        self._answers.conclude(answer, output)
 
     def _abort(self, request_id: str) -> None:
         self._tell()
@@ -380,28 +356,18 @@ class Engine:
         if answer is not None:
             self._core.scheduler.remove(request_id)
             self._counters.requests_aborted += 1
-            self._conclude(answer, answer.close(Finish("abort")))
+            self._answers.conclude(answer, answer.close(Finish("abort")))
 
     def _fail(self, answer: Answer, finish: Finish) -> None:
         self._tell()
-        if self._answers.get(answer.request.request_id) is answer:
+        if answer in self._answers:
             self._counters.requests_failed += 1
-            self._conclude(answer, answer.close(finish))
+            self._answers.conclude(answer, answer.close(finish))
 
-    def _conclude(self, answer: Answer, output: Output) -> None:
-        with self._answers_changed:
-            del self._answers[output.request_id]
-            self._answers_changed.notify_all()
-        self._send(answer, output)
-
-    def _send(self, answer: Answer, output: Output) -> None:
-        try:
-            answer.on_output(output)
-        # The caller's code; its failure is the end of its own request alone.
-        except Exception:
-            logger.exception("request %s: the receiver of its output failed", output.request_id)
-            answer.on_output = _nobody
-            self._abort(output.request_id)
+    def _answer(self, request_id: str) -> Answer:
+        answer = self._answers.get(request_id)
+        assert answer is not None, f"request {request_id!r} is in a step, but nobody waits for it"
+        return answer
 
     def _flush(self) -> bool:
         if self._answers:
@@ -426,13 +392,9 @@ class Engine:
         return Core.build(self._runner, runtime, self._eos_token_ids)
 
     def _abort_all(self) -> None:
-        for request_id in list(self._answers):
-            self._abort(request_id)
+        for answer in self._answers:
+            self._abort(answer.request.request_id)
 
     def _stop(self) -> None:
         self._abort_all()
         self._stopped = True
-
-
-def _nobody(output: Output) -> None:
-    """Receive the outputs of a request whose caller failed."""

@@ -7,7 +7,7 @@ from typing import Any
 from sglk.config.check import runtime_problems
 from sglk.config.keys import Key, keys
 from sglk.config.schema import RuntimeConfig, ServeConfig
-from sglk.engine.engine import FIXED_KEYS
+from sglk.engine.fixed_keys import FIXED_KEYS
 from sglk.errors import ConfigError, nearest
 
 LIVE_KEYS = tuple(name for name in keys(RuntimeConfig) if name not in FIXED_KEYS)
