@@ -9,6 +9,7 @@ from typing import Literal
 
 from sglk.cluster.router import Router
 from sglk.cluster.slo import Limit, broken
+from sglk.cluster.weights import WeightsChanged
 from sglk.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -62,11 +63,11 @@ class Ramp:
             raise RequestError(
                 "there is one device group only; a ramp needs another one to take from", code="one_group"
             )
-        self._base = router.weights.number
-        self._origin = dict(router.weights.shares)
+        base = router.weights
+        self._base = self._last = base.number
+        self._origin = dict(base.shares)
         self.share = 100 * self._origin[plan.group] / sum(self._origin.values())
         """Share of the traffic now, per cent."""
-        self._last: int | None = None
         self._began_s = 0.0
         self._step()
 
@@ -74,15 +75,23 @@ class Ramp:
         """Judge the group, and take the next step when it is time."""
         if self.state != "moving":
             return
-        if self._router.weights.number != self._last:
-            self._end("stopped", f"the weights were changed by {self._router.weights.source}")
-            return
+        try:
+            # Also where somebody sets weights between this look and the step: theirs are never overwritten.
+            if self._router.weights.number == self._last:
+                self._judge_and_move()
+                return
+        except WeightsChanged:
+            pass
+        self._end("stopped", f"the weights were changed by {self._router.weights.source}")
+
+    def _judge_and_move(self) -> None:
+        """Raise WeightsChanged when somebody else has set weights meanwhile."""
         elapsed_s = self._clock() - self._began_s
         figures = self._group.recent.figures(elapsed_s)
         judged = figures["requests"] >= self.plan.min_requests
         trouble = self._trouble(figures, judged)
         if trouble is not None:
-            self._router.rollback(f"ramp of {self.plan.group}: {trouble}", source="ramp")
+            self._router.rollback(f"ramp of {self.plan.group}: {trouble}", source="ramp", if_number=self._last)
             self._end("rolled_back", trouble)
         elif elapsed_s < self.plan.every_s:
             return
@@ -111,10 +120,11 @@ class Ramp:
 
     def _step(self) -> None:
         left = self.plan.to - self.share
-        self.share = self.plan.to if abs(left) <= self.plan.step else self.share + math.copysign(self.plan.step, left)
-        shares = shares_with(self._origin, self.plan.group, self.share)
-        reason = f"ramp of {self.plan.group} to {self.plan.to:g} %, now {self.share:g} %"
-        self._last = self._router.set_weights(shares, "ramp", reason, step_of=self._base).number
+        share = self.plan.to if abs(left) <= self.plan.step else self.share + math.copysign(self.plan.step, left)
+        shares = shares_with(self._origin, self.plan.group, share)
+        reason = f"ramp of {self.plan.group} to {self.plan.to:g} %, now {share:g} %"
+        changed = self._router.set_weights(shares, "ramp", reason, step_of=self._base, if_number=self._last)
+        self._last, self.share = changed.number, share
         self.reason = ""
         self._began_s = self._clock()
 

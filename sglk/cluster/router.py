@@ -80,16 +80,25 @@ class Router:
         return any(group.alive and self.weights.shares[name] > 0 for name, group in self.groups.items())
 
     def set_weights(
-        self, shares: Mapping[str, float], source: str, reason: str = "", *, step_of: int | None = None
+        self,
+        shares: Mapping[str, float],
+        source: str,
+        reason: str = "",
+        *,
+        step_of: int | None = None,
+        if_number: int | None = None,
     ) -> Weights:
-        """Put new weights into force for all groups at once; raises RequestError, and the old ones then hold."""
-        with self._lock:
-            return self._enforce(self.history.change(shares, source, reason, step_of=step_of))
+        """Put new weights into force for all groups at once; raises RequestError, and the old ones then hold.
 
-    def rollback(self, reason: str = "", *, source: str = "rollback") -> Weights:
-        """Return to the weights before the last change; RequestError (409) when there are none."""
+        With `if_number` they replace those weights and no others: WeightsChanged (409) when somebody came before.
+        """
         with self._lock:
-            return self._enforce(self.history.rollback(reason, source=source))
+            return self._enforce(self.history.change(shares, source, reason, step_of=step_of, if_number=if_number))
+
+    def rollback(self, reason: str = "", *, source: str = "rollback", if_number: int | None = None) -> Weights:
+        """Return to the weights before the last change; RequestError (409) when there are none, or as `set_weights`."""
+        with self._lock:
+            return self._enforce(self.history.rollback(reason, source=source, if_number=if_number))
 
     def group(self, name: str) -> DeviceGroup:
         """Return the group of that name; RequestError (404) when there is none."""

@@ -2,7 +2,6 @@
 
 import reprlib
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +32,10 @@ class Weights:
     """Number of the weights that a rollback returns to; None = there is no way further back."""
 
 
+class WeightsChanged(RequestError):
+    """The weights in force are not those that a change was meant for."""
+
+
 class WeightHistory:
     """The weights in force and those before them. Not thread-safe: the router's lock guards it."""
 
@@ -41,7 +44,7 @@ class WeightHistory:
         self._clock = clock
         self._names = tuple(shares)
         first = Weights(0, checked(shares, self._names), "start", "configuration", clock(), None)
-        self._entries: deque[Weights] = deque([first], maxlen=HISTORY_LENGTH)
+        self._entries = [first]
 
     @property
     def current(self) -> Weights:
@@ -53,23 +56,32 @@ class WeightHistory:
         return list(self._entries)
 
     def change(
-        self, shares: Mapping[str, float], source: str, reason: str = "", *, step_of: int | None = None
+        self,
+        shares: Mapping[str, float],
+        source: str,
+        reason: str = "",
+        *,
+        step_of: int | None = None,
+        if_number: int | None = None,
     ) -> Weights:
         """Put `shares` into force; groups that they do not name keep theirs.
 
         A change that is one step of several gives the number of the weights before the first as `step_of`, so that a
         rollback returns there. Raises RequestError for unknown groups, for what is not a number from 0 up, and when
-        nothing above 0 is left; the old weights then hold.
+        nothing above 0 is left; WeightsChanged (409) when others than the weights `if_number` are in force. The old
+        weights then hold.
         """
+        self._expect(if_number)
         merged = {**self.current.shares, **checked(shares, self._names, partly=True)}
         before = self.current.number if step_of is None else step_of
         return self._append(checked(merged, self._names), source, reason, before)
 
-    def rollback(self, reason: str = "", *, source: str = "rollback") -> Weights:
+    def rollback(self, reason: str = "", *, source: str = "rollback", if_number: int | None = None) -> Weights:
         """Return to the weights before the last change (before a ramp's first step); again, and one further back.
 
-        Raises RequestError (409) when nothing earlier is known.
+        Raises RequestError (409) when nothing earlier is known, WeightsChanged as `change` does.
         """
+        self._expect(if_number)
         known = {entry.number: entry for entry in self._entries}
         target = None if self.current.before is None else known.get(self.current.before)
         if target is None:
@@ -77,9 +89,21 @@ class WeightHistory:
             raise RequestError(message, code="no_earlier_weights", status=409)
         return self._append(target.shares, source, reason or f"back to weights {target.number}", target.before)
 
+    def _expect(self, number: int | None) -> None:
+        current = self.current
+        if number is not None and number != current.number:
+            message = (
+                f"weights {current.number}, by {current.source}, have come into force since weights {number}; look at"
+                " them, then move the traffic again"
+            )
+            raise WeightsChanged(message, param="if_number", code="weights_changed", status=409)
+
     def _append(self, shares: Mapping[str, float], source: str, reason: str, before: int | None) -> Weights:
         weights = Weights(self.current.number + 1, dict(shares), source, reason, self._clock(), before)
         self._entries.append(weights)
+        if len(self._entries) > HISTORY_LENGTH:
+            # A ramp may have more steps than are remembered; the way back from its last one stays.
+            del self._entries[self._entries[0].number == before]
         return weights
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -25,6 +26,9 @@ DRAIN_POLL_S = 0.05
 
 MAX_DRAIN_S = 24 * 3600.0
 """Longest drain that can be asked for."""
+
+MAX_REASON = 200
+"""Characters that may tell why weights change; they go into log, history and page."""
 
 RECENT_S = 60.0
 """Over which time a group's latencies and error rate are shown."""
@@ -62,15 +66,16 @@ async def groups(request: Request) -> dict[str, Any]:
 async def set_weights(request: Request) -> dict[str, Any]:
     """Change weights; the body maps groups to weights, and groups that it does not name keep theirs.
 
-    Weights are ratios, whatever their sum. `{"weights": {...}, "reason": "..."}` also says why.
+    Weights are ratios, whatever their sum. `{"weights": {...}, "reason": "..."}` also says why. With `"if_number": N`
+    beside it they replace the weights of that number alone: 409 when somebody else has moved the traffic since.
     """
     body = await read_object(request)
     wrapped = isinstance(body.get("weights"), dict)
-    shares, reason = (body["weights"], str(body.get("reason") or "")) if wrapped else (body, "")
+    shares, reason, number = (body["weights"], _reason(body), _number(body)) if wrapped else (body, "", None)
     if not shares:
         raise RequestError('the body names no group; send such as {"old": 80, "new": 20}', param="weights")
     deployment = deployment_of(request)
-    deployment.fleet.router.set_weights(shares, "admin", reason)
+    deployment.fleet.router.set_weights(shares, "admin", reason, if_number=number)
     return overview(deployment)
 
 
@@ -210,6 +215,22 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
     percent = {name: round(100 * share / total, 3) for name, share in weights.shares.items()}
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(weights.since_s))
     return {**asdict(weights), "since": since, "percent": percent}
+
+
+def _reason(body: Mapping[str, Any]) -> str:
+    reason = body.get("reason")
+    if reason is not None and not (isinstance(reason, str) and len(reason) <= MAX_REASON and reason.isprintable()):
+        message = f"`reason` must be a line of at most {MAX_REASON} characters"
+        raise RequestError(message, param="reason", code="invalid_value")
+    return reason or ""
+
+
+def _number(body: Mapping[str, Any]) -> int | None:
+    number = body.get("if_number")
+    if number is not None and type(number) is not int:
+        message = "`if_number` must be the number of the weights that are to be replaced, as GET /admin/groups tells it"
+        raise RequestError(message, param="if_number", code="invalid_value")
+    return number
 
 
 async def _read_or(request: Request, shape: type[DrainBody]) -> DrainBody:

@@ -6,6 +6,7 @@ from sglk.cluster.ramp import Ramp, RampPlan, shares_with
 from sglk.cluster.recent import End, Recent, percentile
 from sglk.cluster.router import Router
 from sglk.cluster.slo import broken, parse_slo
+from sglk.cluster.weights import HISTORY_LENGTH
 from sglk.errors import RequestError
 from sglk.testing.scripted import ScriptedRunner
 from tests.cluster.fleet import Clock, fleet
@@ -117,6 +118,48 @@ def test_weights_that_somebody_else_sets_stop_the_ramp() -> None:
         ramp.tick()
         assert (ramp.state, ramp.reason) == ("stopped", "the weights were changed by admin")
         assert router.weights.shares == {"a": 1, "b": 1}
+
+
+class Meddling(Recent):
+    """Figures at whose reading somebody else sets weights: after the ramp has looked at them, before its step."""
+
+    def __init__(self, clock: Clock, router: Router) -> None:
+        super().__init__(clock)
+        self._router = router
+
+    def figures(self, window_s: float) -> dict[str, float]:
+        self._router.set_weights({"a": 3, "b": 1}, "admin")
+        return super().figures(window_s)
+
+
+@pytest.mark.parametrize("ttft_s", [0.5, 99.0], ids=["that takes a step", "that rolls back"])
+def test_a_ramp_never_overwrites_weights_that_are_set_while_it_decides(ttft_s: float) -> None:
+    clock = Clock()
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 100, "b": 0}, clock=clock) as router:
+        ramp = Ramp(router, plan(), clock)
+        router.groups["b"].recent = Meddling(clock, router)
+        clock.now_s += 10
+        serve(router, clock, ttft_s=ttft_s)
+        ramp.tick()
+        assert router.weights.shares == {"a": 3, "b": 1}
+        assert (ramp.state, ramp.reason, ramp.share) == ("stopped", "the weights were changed by admin", 20)
+        assert [weights.source for weights in router.history.entries()] == ["start", "ramp", "admin"]
+
+
+def test_the_way_back_from_a_ramp_outlasts_the_history() -> None:
+    clock = Clock()
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 97, "b": 3}, clock=clock) as router:
+        ramp = Ramp(router, plan(step=0.1, every_s=1.0), clock)
+        for _ in range(2 * HISTORY_LENGTH):
+            clock.now_s += 1
+            serve(router, clock, count=20)
+            ramp.tick()
+        clock.now_s += 1
+        serve(router, clock, ttft_s=99)
+        ramp.tick()
+        assert ramp.state == "rolled_back"
+        assert router.weights.shares == {"a": 97, "b": 3}
+        assert len(router.history.entries()) == HISTORY_LENGTH
 
 
 def test_a_ramp_goes_down_as_well() -> None:

@@ -56,6 +56,24 @@ def test_bad_weights_are_refused_and_change_nothing(pair: Served, body: dict[str
     assert admin(pair, "GET", "groups")["weights"]["shares"] == {"a": 80, "b": 20}  # type: ignore[index]
 
 
+def test_weights_may_be_moved_on_condition_that_nobody_moved_them_before(pair: Served) -> None:
+    seen = admin(pair, "GET", "groups")["weights"]["number"]  # type: ignore[index]
+    admin(pair, "PATCH", "groups/weights", {"a": 1})
+    late = {"weights": {"a": 5}, "if_number": seen}
+    assert error_of(pair.client.patch("/admin/groups/weights", json=late), 409)["code"] == "weights_changed"
+    assert admin(pair, "GET", "groups")["weights"]["shares"] == {"a": 1, "b": 20}  # type: ignore[index]
+    admin(pair, "PATCH", "groups/weights", {**late, "if_number": seen + 1})
+    for number in ("1", 1.5, True):
+        error_of(pair.client.patch("/admin/groups/weights", json={**late, "if_number": number}), 400)
+
+
+@pytest.mark.parametrize("reason", ["two\nlines", "x" * 201, ["a"], "\x1b[2J"])
+def test_a_reason_is_one_short_line(pair: Served, reason: object) -> None:
+    body = {"weights": {"a": 5}, "reason": reason}
+    assert error_of(pair.client.patch("/admin/groups/weights", json=body))["param"] == "reason"
+    assert admin(pair, "GET", "groups")["weights"]["number"] == 0  # type: ignore[index]
+
+
 def test_a_session_keeps_to_its_group_by_header_or_user(pair: Served) -> None:
     for number in range(8):
         assert len({ask(pair, **{"x-session-id": f"s{number}"}) for _ in range(4)}) == 1
