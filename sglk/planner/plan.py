@@ -90,7 +90,7 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     for each in replicas:
         key = f"{each.config.model!r} on {each.config.backend.name}"
         if key not in models:
-            models[key] = _model(each.config)
+            models[key] = model_of(each.config)
         model = models[key]
         memories = memories_of(each)
         for memory in memories:
@@ -105,7 +105,8 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     return DeploymentPlan(plans, _devices(replicas, rooms, shares, taken))
 
 
-def _model(config: ServeConfig) -> PlannedModel:
+def model_of(config: ServeConfig) -> PlannedModel:
+    """Return the model of one replica, as its backend would load it; raises as `planned_model` does."""
     model = planned_model(config.model)
     return replace(model, int8_group_size=CPU_INT8_GROUP) if config.backend.name == IN_MAIN_MEMORY else model
 

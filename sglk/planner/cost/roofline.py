@@ -1,0 +1,105 @@
+"""A step's time from a chip's peak figures alone: what the simulated device takes, to the last digit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sglk.backends.schemes import LinearScheme
+from sglk.backends.sim_chip import imagined
+from sglk.backends.sim_rates import Efficiency, Rates, rates_of
+from sglk.config.groups import SIMULATED
+from sglk.config.schema import ServeConfig
+from sglk.errors import ConfigError
+from sglk.models.spec import ModelSpec
+from sglk.planner.cost.attention import AttentionOp, attention_op, decode_seen, prefill_seen, windows_of
+from sglk.planner.cost.ops import OpLine, Part, StepOps, step_ops
+from sglk.planner.cost.shape import StepShape
+
+Parts = dict[Part, float]
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class RooflinePrices:
+    """Each op takes a launch and the longer of moving its bytes and calculating."""
+
+    rates: Rates
+    ops: StepOps
+    attention: AttentionOp
+    windows: Mapping[int | None, int]
+    ranks: int
+    _known: dict[tuple[str, int], Parts] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int, rates: Rates
+    ) -> "RooflinePrices":
+        """Return the prices of a model on `ranks` chips of those rates."""
+        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks)
+        return cls(rates, ops, attention_op(spec, dtype, kv_dtype, ranks), windows_of(spec), ranks)
+
+    def parts(self, shape: StepShape) -> Parts:
+        """Return the seconds of each part of one step."""
+        found = dict(self._of_count("trunk", shape.tokens))
+        for name, count in (("head", shape.logits), ("drawing", shape.drawn)):
+            if count:
+                for part, seconds in self._of_count(name, count).items():
+                    found[part] = found.get(part, 0.0) + seconds
+        if shape.prefills:
+            found["attention_prefill"] = sum(
+                layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
+                for window, layers in self.windows.items()
+                for seen in (prefill_seen(shape, window),)
+            )
+        if shape.decodes:
+            found["attention_decode"] = sum(
+                layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
+                for window, layers in self.windows.items()
+                for seen in (decode_seen(shape, window),)
+            )
+        return found
+
+    def step_s(self, shape: StepShape) -> float:
+        """Return the seconds of one step."""
+        return sum(self.parts(shape).values())
+
+    def _of_count(self, name: str, count: int) -> Parts:
+        """Return what depends on a number of tokens, lines or rows alone, which steps share."""
+        key = name, count
+        if key not in self._known:
+            lines: dict[OpLine, int] = getattr(self.ops, name)
+            found: Parts = {}
+            for line, calls in lines.items():
+                found[line.part] = found.get(line.part, 0.0) + calls * (
+                    self.rates.op_s(line.at(count)) - self.rates.launch_s
+                )
+            fixed: Part = "layers" if name == "trunk" else "step"
+            found[fixed] = sum(lines.values()) * self.rates.launch_s
+            if name == "trunk" and self.ops.sums:
+                found["collectives"] = self.ops.sums * self.rates.allreduce_s(count * self.ops.sum_bytes, self.ranks)
+            self._known[key] = found
+        return self._known[key]
+
+
+def chip_rates(config: ServeConfig) -> Rates:
+    """Return the rates that are assumed of the chip of `config`; raises ConfigError where its file lacks a figure.
+
+    A simulated device imagines what its chip's file lacks, and takes its efficiencies as options.
+    """
+    chip, options = config.chip, config.backend.options
+    if config.backend.name == SIMULATED:
+        given = {
+            "bandwidth": options.get("bandwidth_efficiency"),
+            "compute": options.get("compute_efficiency"),
+            "launch_us": options.get("launch_us"),
+        }
+        efficiency = Efficiency(**{name: float(value) for name, value in given.items() if value is not None})
+        return rates_of(imagined(chip)[0], efficiency)
+    missing = [name for name in ("bandwidth_gb_s", "peak_tflops") if not getattr(chip, name)]
+    if config.runtime.tp_size > 1 and not chip.interconnect_gb_s:
+        missing.append("interconnect_gb_s")
+    if missing:
+        raise ConfigError(
+            f"chip {chip.name!r} states no {' and no '.join(missing)}, so no step can be priced; run `sglk calibrate "
+            f"chip={chip.name}` on it, or write chip.{missing[0]}=..."
+        )
+    return rates_of(imagined(chip)[0], Efficiency())
