@@ -10,6 +10,9 @@ from sglk.cluster.group import Replica
 from sglk.cluster.recent import End
 from sglk.engine.messages import Finish, GenerateRequest, Output
 
+LOST = "group_lost"
+"""Code of a request that was lost with what computed it, through no fault of its own: to send it again is right."""
+
 
 @dataclass(eq=False, slots=True)
 class Flight:
@@ -59,9 +62,15 @@ class Flight:
         return End(now_s, failed, first - self.received_s, tpot_s, last - self.received_s)
 
     def failure(self, message: str) -> Output:
-        """Return the last message of a request that comes to nothing."""
-        prompt_tokens = len(self.request.prompt_ids)
-        return Output(self.request.request_id, (), "", prompt_tokens, self.tokens, 0, Finish("error", message=message))
+        """Return the last message of a request that a replica failed and that nobody else can take."""
+        return self._last(Finish("error", message=message))
+
+    def loss(self, message: str) -> Output:
+        """Return the last message of a request that is lost with its replica."""
+        return self._last(Finish("error", message=f"{message}; send the request again", code=LOST))
+
+    def _last(self, finish: Finish) -> Output:
+        return Output(self.request.request_id, (), "", len(self.request.prompt_ids), self.tokens, 0, finish)
 
 
 @dataclass(eq=False, slots=True)

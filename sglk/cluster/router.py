@@ -17,8 +17,8 @@ from sglk.errors import RequestError, nearest
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 5
-"""What a client is told to wait when no group takes requests."""
+NO_GROUP = "no_group"
+"""Code of the refusal of a request while no group takes any."""
 
 _OUTCOMES: dict[FinishReason, Outcome] = {
     "stop": "completed",
@@ -35,6 +35,9 @@ class Router:
 
     All methods may be called from any thread. Every request that `submit` accepts gets exactly one message with
     `finish`; `on_output` is called from engines' threads, one call at a time for each request.
+
+    What a replica had begun and fails ends with an `error` without a code while the replica lives on, and with the code
+    LOST when it is gone: dead, hung, started again, or drained before the answer was complete.
 
     A replica's own failures open its breaker; what the client is to blame for never does, and is never tried again.
     """
@@ -194,6 +197,7 @@ class Router:
 
     def _launch(self, flight: Flight) -> None:
         """Start an attempt on a replica that takes it; raises RequestError when none does."""
+        refused_by: list[Replica] = []
         while True:
             attempt = self._board(flight)
             try:
@@ -202,12 +206,14 @@ class Router:
                 if error.status < 500:
                     self._settle(attempt, "refused")
                     raise
-                self._settle(attempt, "failed", str(error))
+                self._note_failure(attempt, str(error))
+                refused_by.append(attempt.replica)
                 flight.avoid.add(attempt.replica)
             except BaseException:
                 self._settle(attempt, "failed", "submit failed")
                 raise
             else:
+                self._note_moved(refused_by)
                 return
 
     def _board(self, flight: Flight) -> Attempt:
@@ -227,7 +233,7 @@ class Router:
             name = self._pick(flight, [name for name, found in replicas.items() if found])
             if name is not None:
                 return self._balance(flight.request, replicas[name])
-        raise RequestError(self._nobody(), code="no_group", status=503)
+        raise RequestError(self._nobody(), code=NO_GROUP, status=503)
 
     def _pick(self, flight: Flight, names: Sequence[str]) -> str | None:
         shares = self.weights.shares
@@ -268,18 +274,17 @@ class Router:
 
     def _fail(self, attempt: Attempt, error: str) -> None:
         """The replica failed the request: on to another group, if that can go unnoticed."""
-        flight, name = attempt.flight, attempt.flight.request.request_id
-        flight.context.run(logger.warning, "replica %s failed request %s: %s", attempt.replica.name, name, error)
-        self._settle(attempt, "failed", error)
-        self._group_of(attempt.replica).recent.add(flight.end(self._monotonic(), failed=True))
+        flight = attempt.flight
+        self._note_failure(attempt, error)
         if flight.movable:
             flight.moved = True
             if self._move(flight, attempt.replica):
                 return
-            flight.context.run(logger.info, "request %s: nobody else can take it", name)
+            flight.context.run(logger.info, "request %s: nobody else can take it", flight.request.request_id)
+        lost = not attempt.replica.alive
         flight.attempt = None
         self._forget(flight)
-        flight.on_output(flight.failure(error))
+        flight.on_output(flight.loss(error) if lost else flight.failure(error))
 
     def _move(self, flight: Flight, failed: Replica) -> bool:
         """Send a request to another group, or else to another replica of the same one; False when there is none."""
@@ -289,8 +294,7 @@ class Router:
                 self._launch(flight)
             except RequestError:
                 continue
-            with self._lock:
-                failed.counters.moved += 1
+            self._note_moved([failed])
             return True
         return False
 
@@ -307,8 +311,21 @@ class Router:
                     return True
             flight.attempt = None
             self._forget(flight)
-            flight.on_output(flight.failure(message))
+            flight.on_output(flight.loss(message))
             return True
+
+    def _note_failure(self, attempt: Attempt, error: str) -> None:
+        flight, replica = attempt.flight, attempt.replica
+        flight.context.run(
+            logger.warning, "replica %s failed request %s: %s", replica.name, flight.request.request_id, error
+        )
+        self._settle(attempt, "failed", error)
+        self._group_of(replica).recent.add(flight.end(self._monotonic(), failed=True))
+
+    def _note_moved(self, failed: Iterable[Replica]) -> None:
+        with self._lock:
+            for replica in failed:
+                replica.counters.moved += 1
 
     def _settle(self, attempt: Attempt, outcome: Outcome, error: str = "") -> None:
         """Count the end of an attempt, and tell the breaker."""

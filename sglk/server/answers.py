@@ -4,9 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglk.cluster.flight import LOST
 from sglk.engine.messages import Finish, Output, TokenLogprob
 from sglk.errors import RequestError
 from sglk.server.bridge import TIMED_OUT, Generation
+from sglk.server.counting import ABORTED
+
+_STATUS = {TIMED_OUT: 504, LOST: 503}
+"""Of codes for which the request is not to blame; engines use others for what is wrong with a request."""
 
 
 @dataclass(slots=True)
@@ -65,9 +70,9 @@ def raise_if_failed(finish: Finish | None) -> None:
         return
     if finish.reason == "abort":
         message = finish.message or "the request was aborted before it was complete; send it again"
-        raise RequestError(message, code="aborted", status=503)
+        raise RequestError(message, code=ABORTED, status=503)
     if finish.code is not None:
-        status = 504 if finish.code == TIMED_OUT else 400
+        status = _STATUS.get(finish.code, 400)
         raise RequestError(finish.message or finish.code, code=finish.code, status=status)
     raise RequestError(finish.message or "the engine failed to answer", code="engine_error", status=500)
 

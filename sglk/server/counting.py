@@ -9,9 +9,15 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sglk.server.errors import CLIENT_CLOSED_REQUEST
+from sglk.errors import RequestError
 
 Outcome = Literal["completed", "refused", "aborted", "failed"]
+
+ABORTED = "aborted"
+"""Code of the error that tells a client of an answer which was cut off by a shutdown or an operator."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that left; nobody receives it."""
 
 GENERATION_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/generate"})
 
@@ -32,7 +38,7 @@ class RequestCounters:
         finished = {
             "completed": "Requests answered in full.",
             "refused": "Requests answered with a 4xx status: invalid, unauthorised or too many.",
-            "aborted": "Requests whose client left, or that were cut off by a shutdown.",
+            "aborted": "Requests whose client left, or that were cut off by a shutdown or by force.",
             "failed": "Requests that the server failed to answer.",
         }
         self.outcomes: dict[Outcome, Counter] = {}
@@ -65,6 +71,14 @@ def set_outcome(scope: Scope, outcome: Outcome) -> None:
     record = scope.get(_SCOPE_KEY)
     if record is not None:
         record.outcome = outcome
+
+
+def set_failure(scope: Scope, error: RequestError) -> None:
+    """State that a request ended with `error`, in a stream that had begun as well as in a plain answer."""
+    if error.code == ABORTED:
+        set_outcome(scope, "aborted")
+    else:
+        set_outcome(scope, "refused" if error.status < 500 else "failed")
 
 
 def outcome_of(scope: Scope) -> Outcome | None:

@@ -9,16 +9,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from sglk.cluster.router import NO_GROUP
 from sglk.errors import RequestError, SglkError
+from sglk.server.counting import CLIENT_CLOSED_REQUEST, set_failure
 from sglk.server.request_record import HEADER, current_request_id
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1
-"""What a refused client is told to wait: queues of this engine move every step, so the shortest legal value."""
+"""What a client is told to wait: queues move every step, and another group may take what one has lost at once."""
 
-CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a client that left; nobody receives it."""
+NO_GROUP_RETRY_AFTER_S = 5
+"""The same while no group takes requests: one that starts again needs some seconds."""
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "service_unavailable"}
 
@@ -37,7 +39,7 @@ def error_response(error: RequestError) -> JSONResponse:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in (429, 503):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(NO_GROUP_RETRY_AFTER_S if error.code == NO_GROUP else RETRY_AFTER_S)
     body = error_body(str(error), status=error.status, param=error.param, code=error.code)
     return JSONResponse(body, status_code=error.status, headers=headers)
 
@@ -52,8 +54,9 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _request_error(_: Request, error: Exception) -> Response:
+async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
+    set_failure(request.scope, error)
     return error_response(error)
 
 

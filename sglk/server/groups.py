@@ -250,7 +250,7 @@ async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> 
     while router.group(name).state == "draining" and loop.time() < over_s:
         await asyncio.sleep(min(DRAIN_POLL_S, over_s - loop.time()))
     if router.group(name).state == "draining":
-        router.expire(name, f"device group {name!r} was drained before the answer was complete; send the request again")
+        router.expire(name, f"device group {name!r} was drained before the answer was complete")
 
 
 async def _drain_and_restart(deployment: Deployment, name: str, timeout_s: float) -> None:

@@ -15,15 +15,13 @@ from sglk.server.answers import Answer, collect, raise_if_failed
 from sglk.server.body import body_schema, read_body, refuse_unsupported
 from sglk.server.bridge import Generation
 from sglk.server.choices import TokenIds, Wanted, check_count, encode, new_id, open_choices
-from sglk.server.counting import set_outcome
 from sglk.server.deployment import Deployment, deployment_of
-from sglk.server.errors import error_body
 from sglk.server.logprobs import native_tokens, native_top
 from sglk.server.native_schema import NEUTRAL, SAMPLING_NEUTRAL, GenerateBody, NativeSampling
 from sglk.server.sampling import check_choices, sampling_params
 from sglk.server.sessions import session_of
 from sglk.server.spelling import Spelling
-from sglk.server.streaming import DONE, EventStream, event, unless_client_leaves
+from sglk.server.streaming import DONE, EventStream, event, failure_event, unless_client_leaves
 
 DEFAULT_MAX_NEW_TOKENS = 128
 """SGLang's own default for this route."""
@@ -96,9 +94,7 @@ async def _events(generation: Generation, batch: _Batch, scope: Scope) -> AsyncI
                 chunks.append(event(result if batch.single else {**result, "index": index}))
             yield b"".join(chunks)
     except RequestError as error:
-        set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
-        # No DONE: nobody shall take the answer for a complete one.
-        yield event(error_body(str(error), status=error.status, code=error.code))
+        yield failure_event(scope, error)
         return
     yield DONE
 

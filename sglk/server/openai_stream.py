@@ -10,9 +10,7 @@ from sglk.engine.messages import Output
 from sglk.errors import RequestError
 from sglk.server.answers import Answer, raise_if_failed, usage
 from sglk.server.bridge import Generation
-from sglk.server.counting import set_outcome
-from sglk.server.errors import error_body
-from sglk.server.streaming import DONE, dump, event
+from sglk.server.streaming import DONE, dump, failure_event
 
 
 class OpenAIStream(ABC):
@@ -48,9 +46,7 @@ class OpenAIStream(ABC):
                 for _, output in batch:
                     raise_if_failed(output.finish)
         except RequestError as error:
-            set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
-            # No DONE: nobody shall take the answer for a complete one.
-            yield event(error_body(str(error), status=error.status, code=error.code))
+            yield failure_event(scope, error)
             return
         if self._include_usage:
             totals = dump(usage(self._answers, self._n))

@@ -10,7 +10,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sglk.server.counting import set_outcome
+from sglk.errors import RequestError
+from sglk.server.counting import set_failure, set_outcome
+from sglk.server.errors import error_body
+from sglk.server.request_record import current_request_id
 
 T = TypeVar("T")
 
@@ -27,6 +30,16 @@ def dump(value: Any) -> str:
 def event(value: Any) -> bytes:
     """Return `value` as one server-sent event."""
     return f"data: {_encode(value)}\n\n".encode()
+
+
+def failure_event(scope: Scope, error: RequestError) -> bytes:
+    """Return the event that ends a stream in place of DONE: nobody shall take its answer for a complete one.
+
+    It names the request, as the headers are long gone by then.
+    """
+    set_failure(scope, error)
+    body = error_body(str(error), status=error.status, param=error.param, code=error.code)
+    return event({**body, "request_id": current_request_id()})
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

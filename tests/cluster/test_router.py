@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from sglk.cluster.breaker import BreakerSettings
+from sglk.cluster.flight import LOST
 from sglk.cluster.router import Router
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
@@ -229,7 +230,7 @@ def test_what_has_begun_when_the_time_is_over_gets_an_error_and_the_rest_another
         router.set_weights({"b": 1}, "admin")
         router.drain("a")
         assert router.expire("a", "the group was drained") == 4
-        assert begun.wait().message == "the group was drained"
+        assert (begun.wait().message, begun.wait().code) == ("the group was drained; send the request again", LOST)
         assert [receiver.wait().reason for receiver in waiting] == ["length"] * 3
         assert router.groups["a"].state == "drained"
         gate.set()

@@ -1,12 +1,17 @@
 """Several device groups behind one entry: weights, sessions, failures, draining, ramps."""
 
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from sglk.cluster.flight import Flight
+from sglk.cluster.group import ReplicaEngine
 from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.messages import GenerateRequest, SamplingParams
+from sglk.errors import RequestError
 from sglk.models.byte_level import EOS_ID
 from sglk.testing.scripted import ScriptedRunner
 from tests.server.serving import ENDLESS, Served, error_of, patient_runner, scripted_answers, serving, wait_until
@@ -95,6 +100,38 @@ def test_a_group_that_fails_before_a_token_is_not_noticed_streaming_or_not() -> 
         assert groups["a"]["replicas"][0]["moved"] >= 2
         assert groups["a"]["replicas"][0]["ended"]["failed"] >= 2
         assert groups["b"]["replicas"][0]["ended"] == {"completed": 5}
+
+
+def test_a_group_that_refuses_before_the_headers_is_not_noticed_streaming_or_not() -> None:
+    runners = {"a": patient_runner(), "b": answering("bbbb")}
+    with serving(runners, weights={"a": 1, "b": 0}) as served:
+        replica = served.deployment.fleet.router.groups["a"].replicas[0]
+        running = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 1)
+        # Still alive, and what it had begun goes on; but it takes nothing new.
+        stopping = threading.Thread(target=replica.engine.shutdown, args=(30.0,))
+        stopping.start()
+        wait_until(lambda: refuses(replica.engine))
+        admin(served, "PATCH", "groups/weights", {"a": 100, "b": 1})
+        assert replica.ready
+        assert ask(served) == "bbbb"
+        question = {"messages": [{"role": "user", "content": "x"}], "temperature": 0}
+        chunks = served.events("/v1/chat/completions", question)
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert sum("role" in chunk["choices"][0]["delta"] for chunk in chunks) == 1
+        told = admin(served, "GET", "groups")["groups"][0]  # type: ignore[index]
+        assert (told["replicas"][0]["moved"], told["replicas"][0]["ended"]) == (2, {"failed": 2})
+        assert told["recent"]["error_rate"] == 1
+        running.close()
+        stopping.join(30)
+
+
+def refuses(engine: ReplicaEngine) -> bool:
+    try:
+        engine.submit(GenerateRequest("late", (1,), SamplingParams(max_new_tokens=1)), lambda output: None)
+    except RequestError as error:
+        return error.status == 503
+    return False
 
 
 def test_a_group_that_fails_in_mid_stream_ends_it_with_an_error_and_nothing_of_the_other() -> None:
@@ -196,10 +233,100 @@ def test_what_outlasts_the_drain_ends_with_an_error() -> None:
         admin(served, "PATCH", "groups/weights", {"b": 1})
         admin(served, "POST", "groups/a/drain", {"timeout_s": 0})
         response = connection.getresponse()
-        assert response.status == 500
-        assert b"was drained before" in response.read()
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        error = json.loads(response.read())["error"]
+        assert (error["type"], error["code"]) == ("service_unavailable", "group_lost")
+        assert "was drained before the answer was complete; send the request again" in error["message"]
         connection.close()
         assert admin(served, "GET", "groups")["groups"][0]["state"] == "drained"  # type: ignore[index]
+
+
+def killed(served: Served, group: str) -> None:
+    served.deployment.fleet.engines[f"{group}/0"]._lose_runner("the card fell off the bus")
+
+
+def restarted(served: Served, group: str) -> None:
+    admin(served, "POST", f"groups/{group}/restart", {"timeout_s": 0})
+
+
+def hung(served: Served, group: str) -> None:
+    served.deployment.fleet.router.give_up(served.deployment.fleet.router.groups[group].replicas[0], "no step for 9 s")
+
+
+@pytest.mark.parametrize("lose", [killed, restarted, hung])
+def test_what_is_lost_with_its_group_is_to_be_sent_again(lose: Callable[[Served, str], None]) -> None:
+    runners = {"a": patient_runner(), "b": answering("b")}
+    with serving(runners, weights={"a": 1, "b": 0}, router={"restart_wait_s": 600.0}) as served:
+        plain = served.call("/v1/completions", ENDLESS)
+        streamed = served.call("/v1/completions", {**ENDLESS, "stream": True})
+        wait_until(lambda: all(flight.started for flight in flights(served)))
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        lose(served, "a")
+        response = plain.getresponse()
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        error = json.loads(response.read())["error"]
+        assert (error["type"], error["code"]) == ("service_unavailable", "group_lost")
+        assert error["message"].endswith("; send the request again")
+        response = streamed.getresponse()
+        *_, last, end = response.read().decode().split("\n\n")
+        told = json.loads(last.removeprefix("data: "))
+        assert (told["error"], told["request_id"]) == (error, response.headers["x-request-id"])
+        assert end == ""
+        wait_until(lambda: served.deployment.counters.counts()["failed"] == 2)
+        plain.close()
+        streamed.close()
+
+
+def flights(served: Served) -> list[Flight]:
+    wait_until(lambda: served.deployment.fleet.router.open_requests == 2)
+    return list(served.deployment.fleet.router._flights.values())
+
+
+def test_what_has_not_begun_when_its_group_hangs_is_answered_by_another() -> None:
+    gate = threading.Event()
+    with serving({"a": answering("a", gate=gate), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
+        connections = [served.call("/v1/completions", {"prompt": "x", "temperature": 0}) for _ in range(4)]
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 4)
+        admin(served, "PATCH", "groups/weights", {"b": 1})
+        hung(served, "a")
+        gate.set()
+        for connection in connections:
+            response = connection.getresponse()
+            assert response.status == 200
+            response.read()
+            connection.close()
+        wait_until(lambda: served.deployment.counters.counts()["completed"] == 4)
+
+
+def test_what_has_not_begun_and_nobody_else_can_take_is_to_be_sent_again() -> None:
+    with serving(patient_runner(), router={"restart_wait_s": 600.0}, max_running_requests=1) as served:
+        begun = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 1)
+        waiting = served.call("/v1/completions", ENDLESS)
+        wait_until(lambda: served.deployment.fleet.first.stats().queued_requests == 1)
+        killed(served, "left")
+        for connection in (begun, waiting):
+            response = connection.getresponse()
+            assert response.status == 503
+            assert json.loads(response.read())["error"]["code"] == "group_lost"
+            connection.close()
+        refused = served.post("/v1/completions", {"prompt": "x"})
+        assert error_of(refused, 503)["code"] == "no_group"
+        assert refused.headers["retry-after"] == "5"
+
+
+def test_what_force_cuts_off_is_aborted_streaming_or_not() -> None:
+    with serving(patient_runner()) as served:
+        connections = [served.call("/v1/completions", {**ENDLESS, "stream": stream}) for stream in (True, False)]
+        wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 2)
+        served.post("/admin/runtime?force=true", {"max_running_requests": 3})
+        streamed, plain = (connection.getresponse() for connection in connections)
+        assert (streamed.status, plain.status) == (200, 503)
+        assert b'"code":"aborted"' in streamed.read()
+        assert json.loads(plain.read())["error"]["code"] == "aborted"
+        wait_until(lambda: served.deployment.counters.counts()["aborted"] == 2)
+        for connection in connections:
+            connection.close()
 
 
 def test_many_drains_do_not_keep_the_server_from_its_other_work() -> None:
@@ -229,7 +356,7 @@ def test_the_last_order_for_a_group_holds() -> None:
         assert admin(served, "GET", "groups")["groups"][0]["state"] == "draining"  # type: ignore[index]
         assert served.deployment.fleet.router.groups["a"].replicas[0].counters.restarts == 0
         admin(served, "POST", "groups/a/drain", {"timeout_s": 0})
-        assert connection.getresponse().status == 500
+        assert connection.getresponse().status == 503
         connection.close()
 
 

@@ -87,7 +87,7 @@ def test_an_engine_whose_thread_dies_fails_readiness_at_once_and_all_that_wait()
 
         for connection in connections:
             with connection.getresponse() as response:
-                assert response.status == 500
+                assert response.status == 503
             connection.close()
         body = served.get("/health").json()
         assert body["status"] == "unavailable"
