@@ -1,23 +1,21 @@
 """Sends the requests of a plan at the times that the workload's arrivals ask for.
 
-Closed loop: as many conversations in flight as `concurrency`, the next starts when one ends. Poisson: conversations
-start at random times whatever the server does, and latency counts from the intended time, so that a server that falls
-behind cannot hide it.
+Closed loop: as many conversations in flight as `concurrency`, the next starts when one ends. Poisson and trace:
+conversations start at random or recorded times whatever the server does, and latency counts from the intended time, so
+that a server that falls behind cannot hide it.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
 
+from sglk.bench.arrivals import Numbered, arrival_times, numbered
 from sglk.bench.client import Client, Exchange, clock
-from sglk.bench.prompts import Draw, Message, Prompt
+from sglk.bench.prompts import Message, Prompt
 from sglk.bench.record import Phase, RequestRecord
 from sglk.bench.workload import Conversation, Turn
 from sglk.config.bench_schema import WorkloadConfig
 
 OnDone = Callable[[RequestRecord], None]
-
-_Numbered = tuple[int, Conversation]
 
 
 async def drive(
@@ -28,10 +26,10 @@ async def drive(
     `on_done` is called with each record as it is complete.
     """
     run = _Run(client, phase, on_done)
-    if workload.arrival == "poisson" and phase == "measured":
-        await run.open_loop(_numbered(conversations), arrival_times(workload, conversations), workload.concurrency)
+    if workload.arrival != "closed" and phase == "measured":
+        await run.open_loop(numbered(conversations), arrival_times(workload, conversations), workload.concurrency)
     else:
-        await run.closed_loop(_numbered(conversations), min(workload.concurrency, len(conversations)))
+        await run.closed_loop(numbered(conversations), min(workload.concurrency, len(conversations)))
     return sorted(run.records, key=lambda record: record.index)
 
 
@@ -45,14 +43,14 @@ class _Run:
         self._started_at = clock()
         self.records: list[RequestRecord] = []
 
-    async def closed_loop(self, conversations: Iterator[_Numbered], concurrency: int) -> None:
+    async def closed_loop(self, conversations: Iterator[Numbered], concurrency: int) -> None:
         async def worker() -> None:
             for index, conversation in conversations:
                 await self._converse(index, conversation, clock())
 
         await asyncio.gather(*(worker() for _ in range(concurrency)))
 
-    async def open_loop(self, conversations: Iterator[_Numbered], offsets_s: list[float], limit: int) -> None:
+    async def open_loop(self, conversations: Iterator[Numbered], offsets_s: list[float], limit: int) -> None:
         gate = asyncio.Semaphore(limit if limit > 0 else len(offsets_s))
 
         async def arrive(index: int, conversation: Conversation, due: float) -> None:
@@ -116,29 +114,8 @@ class _Run:
         self._on_done(record)
 
 
-def _numbered(conversations: Sequence[Conversation]) -> Iterator[_Numbered]:
-    """Yield each conversation with the index of its first request."""
-    index = 0
-    for conversation in conversations:
-        yield index, conversation
-        index += len(conversation.turns)
-
-
 def _extended(prompt: Prompt, turn: Turn) -> Prompt:
     return Prompt(prompt.token_ids + turn.prompt.token_ids, prompt.messages + turn.prompt.messages)
-
-
-def arrival_times(workload: WorkloadConfig, conversations: Sequence[Conversation]) -> list[float]:
-    """Return when each conversation of an open loop starts, seconds after the phase does; the gaps are exponential.
-
-    `rate` counts requests, so conversations of several turns start as much more rarely.
-    """
-    assert workload.rate is not None
-    draw, at, times = Draw(workload.seed, "arrivals"), 0.0, []
-    for conversation in conversations:
-        times.append(at)
-        at -= math.log(1.0 - draw.unit()) * len(conversation.turns) / workload.rate
-    return times
 
 
 def _rounded(seconds: float) -> float:

@@ -3,9 +3,8 @@
 import os
 import platform
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
-
-import httpx
 
 import sglk
 from sglk.bench.record import MachineRecord, ToolRecord
@@ -30,7 +29,7 @@ def describe_machine() -> MachineRecord:
 
 def client_versions() -> dict[str, str]:
     """Return the versions of what the load generator runs on."""
-    return {"sglk": sglk.__version__, "python": platform.python_version(), "httpx": httpx.__version__}
+    return {"sglk": sglk.__version__, "python": platform.python_version(), "httpx": version("httpx")}
 
 
 def _cpu_name() -> str:

@@ -18,7 +18,7 @@ from sglk.bench.record import LoadRecord, Phase, Record, RequestRecord, ServerRe
 from sglk.bench.statement import items, named, printable_text, texts, whole
 from sglk.bench.target import Target
 from sglk.bench.warnings import warnings_for
-from sglk.bench.workload import Medium, Plan, plan, workload_dict
+from sglk.bench.workload import TEXTS, Medium, Plan, plan, workload_dict
 from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.errors import ConfigError, RunError
 
@@ -177,7 +177,7 @@ class _Run:
         name = self._load.api
         if name == "auto":
             native = "generate" if self._model_info else "completions"
-            name = "chat" if self._workload.kind == "chat" else native
+            name = "chat" if self._workload.kind in TEXTS else native
         return APIS[name]
 
     def _served_model(self) -> str | None:
@@ -193,7 +193,7 @@ class _Run:
     async def _medium(self, client: Client) -> Medium:
         """Return what prompts can be made of: token ids if the interface takes them, else words, which are weighed."""
         size = whole(self._model_info.get("vocab_size")) or self._subject.vocab_size
-        if size and self._api.takes_ids and self._workload.kind != "chat":
+        if size and self._api.takes_ids and self._workload.kind not in TEXTS:
             special = [whole(token) for token in items(self._model_info.get("special_token_ids"))]
             vocabulary = Vocabulary(size, frozenset(token for token in special if token is not None))
             if vocabulary.is_ordinary:

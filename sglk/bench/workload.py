@@ -2,16 +2,28 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from typing import Any
 
+from sglk.bench.azure import read_azure
+from sglk.bench.mooncake import BLOCK, read_mooncake
 from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, system_text, user_text
+from sglk.bench.sharegpt import read_sharegpt
+from sglk.bench.trace import TraceRequest, checked, read_text
 from sglk.config.bench_schema import WorkloadConfig
+from sglk.config.home import expanded
 from sglk.errors import ConfigError
 
 GENERATOR = 1
 """Version of the rules below; part of the workload's hash, so raise it whenever they would give other requests."""
+
+TEXTS = ("chat", "sharegpt")
+"""Kinds whose prompts are messages, whatever the interface takes."""
+
+_OF_FILES = ("file", "max_input_len", "max_output_len", "time_scale")
 
 TOKENS_PER_WORD = 1.3
 """For text prompts on a server that was not asked: English under a vocabulary of some ten thousand tokens."""
@@ -32,6 +44,8 @@ class Conversation:
     turns: tuple[Turn, ...]
     shared_tokens: int = 0
     """Leading tokens of the first prompt that the workload shares with other conversations on purpose."""
+    at_s: float = 0.0
+    """When it starts in a trace, seconds after the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,13 @@ def workload_dict(workload: WorkloadConfig) -> dict[str, Any]:
 
 def workload_hash(workload: WorkloadConfig) -> str:
     """Return the SHA-256 of the resolved workload; its name is a label and does not count."""
-    shape = {key: value for key, value in asdict(workload).items() if key != "name"}
+    given = asdict(workload)
+    # Settings of files that are not used say nothing: workloads without a file are the same as before there were files.
+    unused = [each.name for each in fields(workload) if each.name in _OF_FILES and given[each.name] == each.default]
+    shape = {key: value for key, value in given.items() if key not in ("name", *unused)}
+    if workload.file is not None:
+        # What is in it counts, not where it lies.
+        shape["file"] = hashlib.sha256(read_text(expanded(workload.file)).encode()).hexdigest()
     text = json.dumps({"generator": GENERATOR, **shape}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -152,12 +172,83 @@ def _chat(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> It
         yield Conversation(tuple(turns), medium.shared(workload.prefix_len))
 
 
+def _trace(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
+    assert workload.file is not None
+    read = {"mooncake": read_mooncake, "azure": read_azure}[workload.kind]
+    requests = checked(read(workload.file), workload.file, workload.num_requests, workload.time_scale)
+    seen: set[int] = set()
+    blocks: dict[int, Prompt] = {}
+    for index, request in enumerate(requests):
+        input_len, output_len = _cut(workload, request.input_len, request.output_len)
+        shared = next((i for i, block in enumerate(request.blocks) if block not in seen), len(request.blocks))
+        seen.update(request.blocks)
+        if request.blocks:
+            prompt = _of_blocks(request, input_len, blocks, lambda name: Draw(workload.seed, salt, place, name), medium)
+        else:
+            prompt = _content(Draw(workload.seed, salt, place, index), medium, input_len)
+        yield Conversation((Turn(prompt, output_len),), medium.shared(min(shared * BLOCK, input_len)), request.at_s)
+
+
+def _of_blocks(
+    request: TraceRequest, tokens: int, known: dict[int, Prompt], draw: Callable[[str], Draw], medium: Medium
+) -> Prompt:
+    """Return the prompt whose blocks are those of `request`; the same name gives the same tokens or words."""
+    prompts = []
+    for block in request.blocks[: -(-tokens // BLOCK)]:
+        if block not in known:
+            known[block] = _content(draw(f"block {block}"), medium, BLOCK)
+        prompts.append(known[block])
+    if medium.vocabulary is not None:
+        return Prompt(token_ids=tuple(token for prompt in prompts for token in prompt.token_ids)[:tokens])
+    text = " ".join(prompt.transcript() for prompt in prompts).split()
+    return Prompt(messages=(Message("user", " ".join(text[: medium.words(tokens)])),))
+
+
+def _sharegpt(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
+    assert workload.file is not None
+    left = workload.num_requests
+    for number, exchanges in enumerate(read_sharegpt(workload.file)):
+        turns = []
+        for exchange in islice(exchanges, min(workload.turns, left)):
+            question = exchange.question.split()
+            input_len, output_len = _cut(
+                workload,
+                *(
+                    max(1, round(len(text.split()) * medium.tokens_per_word))
+                    for text in (exchange.question, exchange.answer)
+                ),
+            )
+            text = " ".join(question[: medium.words(input_len)])
+            turns.append(Turn(Prompt(messages=(Message("user", text),)), output_len))
+        if salt or place != "measured":
+            # What people really wrote is the same in every run: a code at the beginning makes it unlike any other.
+            code = Draw(workload.seed, salt, place, number).code()
+            opening = turns[0].prompt.messages[0].content
+            turns[0] = Turn(Prompt(messages=(Message("user", f"Case {code}. {opening}"),)), turns[0].output_len)
+        yield Conversation(tuple(turns), medium.shared(0))
+        left -= len(turns)
+        if not left:
+            return
+    raise ConfigError(
+        f"workload.file={workload.file!r} has {workload.num_requests - left} questions with answers, fewer than "
+        f"workload.num_requests={workload.num_requests}; lower it, or raise workload.turns"
+    )
+
+
+def _cut(workload: WorkloadConfig, input_len: int, output_len: int) -> tuple[int, int]:
+    most = workload.max_input_len or sys.maxsize, workload.max_output_len or sys.maxsize
+    return min(input_len, most[0]), min(output_len, most[1])
+
+
 _KINDS: dict[str, Callable[[WorkloadConfig, Medium, str, str], Iterator[Conversation]]] = {
     "random": _random,
     "shared_prefix": _shared_prefix,
     "chat": _chat,
     # Long documents differ from random prompts in their lengths alone.
     "long_prompt": _random,
+    "mooncake": _trace,
+    "azure": _trace,
+    "sharegpt": _sharegpt,
 }
 
 

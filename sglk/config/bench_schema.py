@@ -14,7 +14,9 @@ class WorkloadConfig:
 
     name: str = MISSING
     kind: str = MISSING
-    """`random`, `shared_prefix`, `chat` or `long_prompt`."""
+    """`random`, `shared_prefix`, `chat`, `long_prompt`, or from a file `mooncake`, `azure` (traces) or `sharegpt`."""
+    file: Optional[str] = None
+    """Trace or conversations of such a kind."""
     num_requests: int = 64
     """Measured requests; warm-up requests come on top."""
     input_len: int = 256
@@ -28,11 +30,17 @@ class WorkloadConfig:
     prefix_len: int = 0
     """Tokens of a shared prefix or system prompt."""
     turns: int = 1
-    """Turns per conversation (`chat`); turn k resends the k-1 turns before it."""
+    """Turns per conversation (`chat`), or at most (`sharegpt`); turn k resends the k-1 turns before it."""
+    max_input_len: Optional[int] = None
+    """Longer prompts of a file are cut to this many tokens; null = none is."""
+    max_output_len: Optional[int] = None
+    """Longer answers of a file are cut to this many tokens; null = none is."""
     arrival: str = "closed"
-    """`closed` (fixed concurrency) or `poisson` (open loop)."""
+    """`closed` (fixed concurrency), `poisson` (open loop) or `trace` (when the requests of a trace came)."""
+    time_scale: float = 1.0
+    """Seconds here for one second of a trace: 0.5 = twice as fast (`trace`)."""
     concurrency: int = 8
-    """Requests in flight (`closed`); upper limit for `poisson` when above 0."""
+    """Requests in flight (`closed`); upper limit for `poisson` and `trace` when above 0."""
     rate: Optional[float] = None
     """Mean arrivals per second (`poisson`)."""
     warmup_requests: int = 2

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from sglk.config.bench_schema import LoadConfig, SloConfig, WorkloadConfig
 from sglk.config.ranges import address, at_least, header_value, one_of, positive
 
-WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt")
-ARRIVALS = ("closed", "poisson")
+TRACES = ("mooncake", "azure")
+FROM_FILES = (*TRACES, "sharegpt")
+WORKLOADS = ("random", "shared_prefix", "chat", "long_prompt", *FROM_FILES)
+ARRIVALS = ("closed", "poisson", "trace")
 APIS = ("auto", "generate", "completions", "chat")
 CACHES = ("flush", "salt", "keep")
 MAX_WORKLOAD_TOKENS = 10**8
@@ -24,6 +26,7 @@ def workload_problems(workload: WorkloadConfig) -> Iterator[str]:
     yield from at_least("workload.concurrency", workload.concurrency, 1 if workload.arrival == "closed" else 0)
     if not 0 < workload.range_ratio <= 1:
         yield f"workload.range_ratio={workload.range_ratio:g} is not in (0, 1]"
+    yield from _file_problems(workload)
     requests = workload.num_requests + workload.warmup_requests
     tokens = requests * (workload.input_len + workload.output_len) + workload.num_prefixes * workload.prefix_len
     if tokens > MAX_WORKLOAD_TOKENS:
@@ -34,6 +37,21 @@ def workload_problems(workload: WorkloadConfig) -> Iterator[str]:
     yield from positive("workload.rate", workload.rate)
     if workload.arrival == "poisson" and workload.rate is None:
         yield "workload.arrival=poisson needs workload.rate, the mean arrivals per second"
+
+
+def _file_problems(workload: WorkloadConfig) -> Iterator[str]:
+    for name in ("max_input_len", "max_output_len"):
+        yield from at_least(f"workload.{name}", getattr(workload, name), 1)
+    yield from positive("workload.time_scale", workload.time_scale)
+    if workload.kind in FROM_FILES and workload.file is None:
+        yield f"workload.kind={workload.kind} is made from a file; write workload.file=PATH"
+    if workload.kind not in FROM_FILES and workload.file is not None:
+        yield (
+            f"workload.file={workload.file!r} has no effect with workload.kind={workload.kind}; write workload="
+            f"{', '.join(FROM_FILES[:-1])} or {FROM_FILES[-1]}"
+        )
+    if workload.arrival == "trace" and workload.kind not in TRACES:
+        yield f"workload.arrival=trace needs a trace, workload.kind={workload.kind} is none; use {' or '.join(TRACES)}"
 
 
 def load_problems(bench: LoadConfig) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglk.bench.drive import arrival_times
+from sglk.bench.arrivals import arrival_times
 from sglk.bench.record import Record, RequestRecord
 from sglk.bench.run import Progress, Subject, measure
 from sglk.bench.target import Target

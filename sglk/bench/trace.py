@@ -1,0 +1,90 @@
+"""A recorded trace of requests: when each came and how long it and its answer were, and which beginnings it shared."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from sglk.config.home import expanded
+from sglk.errors import ConfigError
+
+MAX_GAP_S = 900.0
+"""A longer silence inside a trace is taken for a hole in it rather than for a quiet time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One line of a trace."""
+
+    line: int
+    """In its file, from 1."""
+    at_s: float
+    """Seconds since some beginning."""
+    input_len: int
+    output_len: int
+    blocks: tuple[int, ...] = ()
+    """Names of the prompt's blocks of tokens: the same name after the same names is the same text."""
+
+
+def read_lines(file: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a trace with their numbers; raises ConfigError for a file that is absent, empty or holed."""
+    path = expanded(file)
+    lines = read_text(path).splitlines()
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise ConfigError(f"trace {file!r} is empty; give a file with at least one request")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise ConfigError(f"trace {file!r}, line {number}, is blank: requests seem to be missing; remove the line")
+        yield number, line
+
+
+def read_text(path: Path) -> str:
+    """Return the text of `path`; raises ConfigError that says why it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read workload.file={str(path)!r}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"workload.file={str(path)!r} is not text; give the trace itself, unpacked") from None
+
+
+def checked(requests: Iterable[TraceRequest], file: str, count: int, time_scale: float) -> list[TraceRequest]:
+    """Return the first `count` requests, their times from 0; raises ConfigError, with the line, for what is wrong."""
+    found = []
+    for request in requests:
+        _check_lengths(request, file)
+        found.append(request)
+        if len(found) == count:
+            break
+    if len(found) < count:
+        raise ConfigError(
+            f"trace {file!r} has {len(found)} requests, fewer than workload.num_requests={count}; lower it"
+        )
+    for before, after in pairwise(found):
+        _check_order(before, after, file, time_scale)
+    start = found[0].at_s
+    return [TraceRequest(each.line, each.at_s - start, each.input_len, each.output_len, each.blocks) for each in found]
+
+
+def _check_lengths(request: TraceRequest, file: str) -> None:
+    for name, length in (("prompt", request.input_len), ("answer", request.output_len)):
+        if length < 1:
+            raise ConfigError(
+                f"trace {file!r}, line {request.line}: the {name} has {length} tokens, at least 1 is needed; remove the"
+                " line"
+            )
+
+
+def _check_order(before: TraceRequest, after: TraceRequest, file: str, time_scale: float) -> None:
+    gap_s = after.at_s - before.at_s
+    if gap_s < 0:
+        raise ConfigError(
+            f"trace {file!r}, line {after.line}, comes {-gap_s:g} s before line {before.line}; sort the trace by time"
+        )
+    if gap_s * time_scale > MAX_GAP_S:
+        raise ConfigError(
+            f"trace {file!r}: nothing comes for {gap_s:g} s before line {after.line}, more than a gap of {MAX_GAP_S:g} "
+            "s; cut the trace there, or lower workload.time_scale"
+        )
