@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from sglk.engine.about import about
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, Runner, RunnerLost
 from sglk.engine.failure import describe, is_out_of_memory
 
@@ -18,14 +19,17 @@ def run_rows(runner: Runner, batch: Batch, meanwhile: Callable[[], None] = lambd
     at most half of the rows.
     """
     try:
-        wait = runner.launch(batch)
+        with about(batch.rows):
+            wait = runner.launch(batch)
         meanwhile()
-        results = wait()
+        with about(batch.rows):
+            results = wait()
     except RunnerLost:
         raise
     # The device, the driver and every op can raise anything; SystemExit would end the engine's thread without a word.
     except (Exception, SystemExit) as error:
-        logger.exception("a step of %d rows failed", len(batch.rows))
+        with about(batch.rows):
+            logger.exception("a step of %d rows failed", len(batch.rows))
         failure = RowFailure(describe(error), device=not is_out_of_memory(error))
     else:
         assert len(results) == len(batch.rows)
@@ -40,7 +44,9 @@ def run_rows(runner: Runner, batch: Batch, meanwhile: Callable[[], None] = lambd
 def _with_reasons(runner: Runner, batch: Batch, results: list[RowResult | None]) -> list[RowResult | None]:
     """Return `results` with what is known of the rows that came to NOT_FINITE."""
     failed = [index for index, result in enumerate(results) if result == NOT_FINITE]
-    if failed:
+    if not failed:
+        return results
+    with about([batch.rows[index] for index in failed]):
         try:
             for index, failure in zip(failed, runner.diagnose(batch, failed), strict=True):
                 results[index] = failure

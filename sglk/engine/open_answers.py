@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
+from sglk.engine.about import about
 from sglk.engine.answer import Answer
 from sglk.engine.messages import Output
 from sglk.errors import RequestError
@@ -60,7 +61,8 @@ class OpenAnswers:
         try:
             answer.on_output(output)
         except Exception:
-            logger.exception("request %s: the receiver of its output failed", output.request_id)
+            with about((output,)):
+                logger.exception("request %s: the receiver of its output failed", output.request_id)
             answer.on_output = _nobody
             self._abort(output.request_id)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from sglk.engine.messages import Finish, GenerateRequest, Output
 from sglk.errors import RequestError
 from sglk.server.latency import LatencyMetrics, RequestClock
-from sglk.server.request_record import current_record
+from sglk.server.request_record import current_record, follow, forget
 
 TIMED_OUT = "request_timeout"
 """Code of an answer that took too long."""
@@ -58,7 +58,7 @@ class EngineBridge:
         self._loop = asyncio.get_running_loop()
         generation = Generation(self, [request.request_id for request in requests])
         if (record := current_record()) is not None:
-            record.answer_ids, record.clocks = generation.request_ids, generation.clocks
+            follow(record, generation.request_ids, generation.clocks)
         try:
             for index, request in enumerate(requests):
                 self._waiting[request.request_id] = (generation, index)
@@ -159,6 +159,7 @@ class Generation:
             self._end.cancel()
         for request_id in self.request_ids:
             self._bridge.forget(request_id)
+        forget(self.request_ids)
 
     def __enter__(self) -> "Generation":
         return self

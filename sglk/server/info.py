@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 import sglk
+from sglk.config.tensor_parallel import ranks_of
 from sglk.server.deployment import Deployment, deployment_of
 from sglk.server.groups import describe_group
 from sglk.server.op_metrics import described
@@ -72,7 +73,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "dtype": engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype,
         "quantization": engine.quantization,
-        "tp_size": engine.runtime.tp_size,
+        "tp_size": ranks_of(engine.runtime),
         "context_length": deployment.context_length,
         "kv_capacity_tokens": stats.kv_capacity_tokens,
         "max_total_num_tokens": stats.kv_capacity_tokens,

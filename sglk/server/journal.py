@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sglk.server.request_record import current_request_id
+from sglk.server.request_record import ids_told_of
 
 KEPT = 50
 SHOWN_CHARACTERS = 500
@@ -26,7 +26,8 @@ class Journal(logging.Handler):
         message = record.getMessage()
         cut = message if len(message) <= SHOWN_CHARACTERS else f"{message[:SHOWN_CHARACTERS]}..."
         entry = {"at": round(record.created, 3), "level": record.levelname.lower(), "message": cut}
-        self._entries.append({**entry, "request_id": current_request_id()})
+        ids = ids_told_of()
+        self._entries.append({**entry, "request_id": ids[0] if len(ids) == 1 else None})
 
     def entries(self) -> list[dict[str, Any]]:
         """Return what is kept, the latest first."""

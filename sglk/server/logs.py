@@ -5,26 +5,33 @@ import logging
 import time
 from typing import Any
 
-from sglk.server.request_record import current_request_id
+from sglk.server.request_record import ids_told_of
 
 FACTS = "facts"
 """Attribute of a log record that carries its fields; in JSON they stand beside the message."""
 
+SHOWN = 8
+"""Requests that a line for people names at most."""
+
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL logger: message [request id]`."""
+    """`time LEVEL logger: message [request ids]`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        request_id, line = current_request_id(), super().formatMessage(record)
-        return line if request_id is None else f"{line} [{request_id}]"
+        ids, line = ids_told_of(), super().formatMessage(record)
+        more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+        return f"{line} [{', '.join(ids[:SHOWN])}{more}]" if ids else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `time` (UTC), `level`, `logger`, `message`, `request_id` and the line's own facts."""
+    """One JSON object per line: `time` (UTC), `level`, `logger`, `message`, `request_id` and the line's own facts.
+
+    What an engine says of a step of several requests has `request_ids`, a list, instead.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -34,8 +41,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if (request_id := current_request_id()) is not None:
-            told["request_id"] = request_id
+        if len(ids := ids_told_of()) == 1:
+            told["request_id"] = ids[0]
+        elif ids:
+            told["request_ids"] = ids
         told |= getattr(record, FACTS, {})
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)

@@ -3,18 +3,22 @@
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from sglk.engine.about import requests_at_work
 from sglk.server.latency import RequestClock
 
 HEADER = b"x-request-id"
 """Taken from the client where it is sane, and always returned."""
 
 _SANE = re.compile(rb"[A-Za-z0-9._~:/+=@#-]{1,128}")
+
+_OPEN: dict[str, "RequestRecord"] = {}
+"""By what the engine calls their answers: requests that an engine's thread may have something to say of."""
 
 _CURRENT: ContextVar["RequestRecord | None"] = ContextVar("sglk_request", default=None)
 
@@ -46,6 +50,18 @@ def new_record(scope: Scope) -> RequestRecord:
     return record
 
 
+def follow(record: RequestRecord, answer_ids: Sequence[str], clocks: Sequence[RequestClock]) -> None:
+    """Note what the engine calls the answers of `record`, whose times `clocks` take, until `forget`."""
+    record.answer_ids, record.clocks = answer_ids, clocks
+    _OPEN.update(dict.fromkeys(answer_ids, record))
+
+
+def forget(answer_ids: Iterable[str]) -> None:
+    """Follow answers no longer; unknown ones are ignored."""
+    for answer_id in answer_ids:
+        _OPEN.pop(answer_id, None)
+
+
 def current_record() -> RequestRecord | None:
     """Return the record of the request for which the caller runs."""
     return _CURRENT.get()
@@ -55,3 +71,12 @@ def current_request_id() -> str | None:
     """Return the id of the request for which the caller runs."""
     record = _CURRENT.get()
     return None if record is None else record.request_id
+
+
+def ids_told_of() -> list[str]:
+    """Return the ids of the requests that a line logged by the caller is about: one, or those of an engine's step."""
+    if (request_id := current_request_id()) is not None:
+        return [request_id]
+    records = ((answer_id, _OPEN.get(answer_id)) for answer_id in requests_at_work())
+    # One that no client sent, such as the first of an engine, has no other name.
+    return list(dict.fromkeys(answer_id if record is None else record.request_id for answer_id, record in records))

@@ -1,14 +1,19 @@
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from sglk.engine.batch import Batch
+from sglk.engine.messages import GenerateRequest
 from sglk.models.byte_level import EOS_ID
 from sglk.server import health
-from sglk.server.logs import JsonFormatter, TextFormatter
+from sglk.server.counting import Outcome
+from sglk.server.logs import SHOWN, JsonFormatter, TextFormatter
 from sglk.testing.scripted import ScriptedRunner
+from tests.engine.receiving import Receiver
 from tests.server.serving import ENDLESS, Served, patient_runner, scripted_answers, serving, wait_until
 
 BODY = {"prompt": "hello", "max_tokens": 4, "ignore_eos": True}
@@ -23,9 +28,12 @@ class Lines:
         for handler, formatter in zip(self.handlers, (JsonFormatter(), TextFormatter()), strict=True):
             handler.setFormatter(formatter)
 
+    @property
+    def every(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self._json.getvalue().splitlines()]
+
     def of(self, request_id: str) -> list[dict[str, object]]:
-        every = [json.loads(line) for line in self._json.getvalue().splitlines()]
-        return [line for line in every if line.get("request_id") == request_id]
+        return [line for line in self.every if line.get("request_id") == request_id]
 
     @property
     def text(self) -> str:
@@ -119,6 +127,59 @@ def test_lines_of_other_threads_carry_the_id(lines: Lines) -> None:
     moved = [line for name in ("first", "second") for line in lines.of(name) if line["logger"] == "sglk.cluster.router"]
     assert moved
     assert all("replica a/0 failed request cmpl-" in str(line["message"]) for line in moved)
+
+
+def failing_after(tokens: int, held: threading.Event | None = None) -> ScriptedRunner:
+    """A runner whose device fails whatever has so many tokens; with `held`, nothing decodes before it is set."""
+
+    def check(step: int, batch: Batch) -> None:
+        if held is not None and any(row.num_generated for row in batch.rows):
+            held.wait(20)
+        if any(row.num_generated >= tokens for row in batch.rows):
+            raise RuntimeError("device on fire")
+
+    return ScriptedRunner(before_step=check)
+
+
+def test_one_id_leads_from_the_header_through_the_engine_to_the_error_and_the_trace(lines: Lines) -> None:
+    ended: list[tuple[str, Outcome | None]] = []
+    with serving(
+        failing_after(2), on_end=lambda _, record, outcome: ended.append((record.request_id, outcome))
+    ) as served:
+        text = served.post("/v1/completions", {**BODY, "stream": True}, headers={"x-request-id": "mine"}).text
+        wait_until(lambda: bool(ended))
+    assert ended == [("mine", "failed")]
+    assert json.loads(text.split("\n\n")[-2].removeprefix("data: "))["request_id"] == "mine"
+    told = {str(line["logger"]): line for line in lines.of("mine")}
+    assert set(told) == {"sglk.engine.isolation", "sglk.cluster.router", "sglk.server.access"}
+    assert "device on fire" in str(told["sglk.engine.isolation"]["exception"])
+
+
+def test_what_an_engine_says_of_several_requests_names_them_all(lines: Lines) -> None:
+    names, held = [f"client-{number}" for number in range(SHOWN + 2)], threading.Event()
+    with serving(failing_after(2, held)) as served:
+        threads = [threading.Thread(target=ask, args=(served, name)) for name in names]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: served.deployment.fleet.first.stats().running_requests == len(names))
+        held.set()
+        for thread in threads:
+            thread.join(20)
+    (several,) = (line for line in lines.every if len(line.get("request_ids", ())) == len(names))  # type: ignore[arg-type]
+    assert set(several["request_ids"]) == set(names)  # type: ignore[call-overload]
+    assert several["message"] == f"a step of {len(names)} rows failed"
+    (shown,) = (line for line in lines.text.splitlines() if f"a step of {len(names)} rows failed" in line)
+    assert shown.endswith(" and 2 more]")
+    for name in names:
+        assert {"sglk.engine.isolation", "sglk.cluster.router"} <= {str(line["logger"]) for line in lines.of(name)}
+
+
+def test_what_no_client_sent_is_named_as_the_engine_calls_it(lines: Lines) -> None:
+    receiver = Receiver()
+    with serving(failing_after(0)) as served:
+        served.deployment.fleet.first.submit(GenerateRequest("warm-up", (1,)), receiver)
+        receiver.wait()
+    assert lines.of("warm-up")
 
 
 def test_a_failure_is_a_warning_and_its_traceback_has_the_id(
