@@ -39,6 +39,8 @@ class Capabilities:
     """Whether `capture_graph` works."""
     int8_group_size: int = -1
     """Inputs that share a scale where w8a8 rounds the weights of a model without experts; -1 = all of an output's."""
+    fp8_activations: bool = False
+    """Whether products of scheme `fp8` round the activations too, each token with a scale of its own."""
     default_dtype: str = "fp32"
     """What `runtime.dtype=auto` means."""
     host_memory: bool = False

@@ -151,6 +151,7 @@ def capabilities_of(compute_capability: tuple[int, int]) -> Capabilities:
         kv_cache_dtypes=frozenset(dtypes | {"int8"} | ({"fp8_e4m3", "fp8_e5m2"} if fp8 else set())),
         quantization=frozenset({"w8a8", "w8a16", "w4a16"} | ({"fp8"} if fp8 else set())),
         graph_capture=True,
+        fp8_activations=compute_capability >= (9, 0),
         default_dtype="bf16" if "bf16" in dtypes else "fp16",
         collectives="nccl" if torch.distributed.is_nccl_available() else None,
     )

@@ -84,9 +84,8 @@ class RankRunner:
 
     def _sum_zeros(self, num_tokens: int) -> None:
         model = self.runner.model
-        shape_TE = (num_tokens, model.spec.hidden_size)
-        while self.ranks.sums < model.rank_sums:
-            self.ranks.sum(torch.zeros(shape_TE, dtype=model.dtype, device=self.runner.backend.device))
+        for width in model.sum_widths[self.ranks.sums :]:
+            self.ranks.sum(torch.zeros((num_tokens, width), dtype=model.dtype, device=self.runner.backend.device))
 
 
 def without_results(batch: Batch) -> Batch:

@@ -43,7 +43,6 @@ class RememberedSteps(CausalLM):
     def __init__(self, model: CausalLM, backend: DeviceBackend, clock: WorkClock) -> None:
         super().__init__(model.spec, backend, model.dtype, model.ranks)
         self.context = model.context
-        self.rank_sums = model.rank_sums
         self.head = model.head
         self._model = model
         self._clock = clock

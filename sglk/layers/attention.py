@@ -38,7 +38,8 @@ class SelfAttention:
             f"{name}.v_proj": num_kv_heads * head_dim,
         }
         self.qkv = Linear(context, outputs, hidden_size, bias=qkv_bias)
-        self.output = Linear(context, {f"{name}.o_proj": hidden_size}, num_heads * head_dim, bias=output_bias)
+        output = {f"{name}.o_proj": hidden_size}
+        self.output = Linear(context, output, num_heads * head_dim, bias=output_bias, summed=True)
         self.head_norms: tuple[RMSNorm, RMSNorm] | None = None
         if head_norm_eps is not None:
             self.head_norms = (

@@ -5,27 +5,20 @@ Letters: T tokens, E hidden width, F width of an expert, X experts, C chosen.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from sglk.backends import moe_ops
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.schemes import LinearScheme
+from sglk.layers.agreed_experts import AgreedExperts
+from sglk.layers.agreement import must_agree
+from sglk.layers.expert_shape import ExpertShape
+from sglk.layers.product_weight import ProductWeight
 from sglk.layers.quantised_linear import QuantisedWeight
 from sglk.layers.weights import LayerContext, Part
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ExpertShape:
-    """Numbers that all experts of a layer share."""
-
-    experts: int
-    top_k: int
-    hidden: int
-    width: int
 
 
 class Experts:
@@ -35,18 +28,15 @@ class Experts:
         self, context: LayerContext, shape: ExpertShape, gate_up: Sequence[Part], down: Sequence[Part]
     ) -> None:
         """`gate_up` names the gate and the up projection of every expert in turn, `down` the one behind them."""
-        self.gate_up = context.weight(*gate_up)
-        self.down = context.weight(*down)
-        self._shape = shape
         self._run = context.op(
             moe_ops.run_experts, experts=shape.experts, top_k=shape.top_k, hidden=shape.hidden, width=shape.width
         )
+        self.gate_up = ProductWeight(context, tuple(gate_up), self._run, matrices=shape.experts)
+        self.down = ProductWeight(context, tuple(down), self._run, matrices=shape.experts)
 
     def __call__(self, x_TE: torch.Tensor, weights_TC: torch.Tensor, ids_TC: torch.Tensor) -> torch.Tensor:
         """Return y_TE, the weighted sum of the chosen experts."""
-        gate_up_X2FE = self.gate_up.tensor.view(self._shape.experts, -1, self._shape.hidden)
-        down_XEF = self.down.tensor.view(self._shape.experts, self._shape.hidden, -1)
-        return self._run(x_TE, gate_up_X2FE, down_XEF, weights_TC, ids_TC)
+        return self._run(x_TE, self.gate_up.form(self._run), self.down.form(self._run), weights_TC, ids_TC)
 
 
 class QuantisedExperts:
@@ -86,7 +76,7 @@ class QuantisedExperts:
 
 def choose_experts(
     context: LayerContext, shape: ExpertShape, gate_up: Sequence[Part], down: Sequence[Part]
-) -> Experts | QuantisedExperts:
+) -> Experts | QuantisedExperts | AgreedExperts:
     """Return experts as the model's quantisation has them."""
     schemes = _common_scheme(context, gate_up), _common_scheme(context, down)
     if schemes[0] is None or schemes[1] is None:
@@ -97,7 +87,10 @@ def choose_experts(
                 _layer(down[0]).partition(".experts.")[0],
             )
         return Experts(context, shape, gate_up, down)
-    return QuantisedExperts(context, shape, gate_up, down, (schemes[0], schemes[1]))
+    # Ops for all experts at once round activations that no other rank has a say in.
+    agreed = schemes[1].kind == "w8a8" and must_agree(context, schemes[1], shape.width)
+    kind = AgreedExperts if agreed else QuantisedExperts
+    return kind(context, shape, gate_up, down, (schemes[0], schemes[1]))
 
 
 def _common_scheme(context: LayerContext, parts: Sequence[Part]) -> LinearScheme | None:

@@ -7,7 +7,7 @@ import torch
 
 from sglk.backends import reference
 from sglk.layers.product_weight import ProductWeight
-from sglk.layers.quantised_linear import QuantisedProduct
+from sglk.layers.quantised_linear import QuantisedProduct, SummedProduct
 from sglk.layers.weights import LayerContext, Weight
 
 
@@ -17,14 +17,26 @@ class Linear:
     Neighbouring projections that are quantised in different ways, or in different orders of columns, run apart.
     """
 
-    def __init__(self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool = False) -> None:
-        """`outputs` maps the name of each projection, such as `model.layers.0.mlp.up_proj`, to its output width."""
-        self.products: list[Product | QuantisedProduct] = []
+    def __init__(
+        self,
+        context: LayerContext,
+        outputs: Mapping[str, int],
+        in_features: int,
+        bias: bool = False,
+        *,
+        summed: bool = False,
+    ) -> None:
+        """`outputs` maps the name of each projection, such as `model.layers.0.mlp.up_proj`, to its output width.
+
+        `summed` = each rank has some of the inputs, and the results are summed over all of them.
+        """
+        self.products: list[Product | QuantisedProduct | SummedProduct] = []
+        kind = SummedProduct if summed and context.ranks.size > 1 else QuantisedProduct
         for scheme, parts in groupby(outputs.items(), key=lambda part: context.scheme(part[0])):
             if scheme is None:
                 self.products.append(Product(context, dict(parts), in_features, bias))
             else:
-                self.products.append(QuantisedProduct(context, dict(parts), in_features, bias, scheme))
+                self.products.append(kind(context, dict(parts), in_features, bias, scheme))
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
         """Return y_TO, the outputs of fused projections side by side."""

@@ -15,7 +15,7 @@ class GatedMLP:
     ) -> None:
         gate_up = {f"{name}.gate_proj": intermediate_size, f"{name}.up_proj": intermediate_size}
         self.gate_up = Linear(context, gate_up, hidden_size, bias)
-        self.down = Linear(context, {f"{name}.down_proj": hidden_size}, intermediate_size, bias)
+        self.down = Linear(context, {f"{name}.down_proj": hidden_size}, intermediate_size, bias, summed=True)
         self._activate = context.op(reference.silu_and_mul, size=intermediate_size)
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:

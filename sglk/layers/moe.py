@@ -3,7 +3,8 @@
 import torch
 
 from sglk.backends import moe_ops, reference
-from sglk.layers.experts import ExpertShape, choose_experts
+from sglk.layers.expert_shape import ExpertShape
+from sglk.layers.experts import choose_experts
 from sglk.layers.mlp import GatedMLP
 from sglk.layers.product_weight import ProductWeight
 from sglk.layers.weights import LayerContext

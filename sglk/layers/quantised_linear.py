@@ -11,6 +11,7 @@ from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.schemes import LinearScheme
+from sglk.layers.agreement import SPARE, Agreement, must_agree, with_spare_columns
 from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
 
 OPS: dict[str, Op[..., torch.Tensor]] = {
@@ -40,17 +41,21 @@ class QuantisedProduct:
         in_features: int,
         bias: bool,
         scheme: LinearScheme,
+        *,
+        spare: bool = False,
     ) -> None:
+        """With `spare` the inputs have SPARE columns more, which take part in the rounding alone."""
+        one_group = spare or scheme.width(in_features) == in_features
         self._linear = context.op(
             OPS[scheme.kind],
-            in_features=in_features,
+            in_features=in_features + (SPARE if spare else 0),
             out_features=sum(outputs.values()),
-            group_size=-1 if scheme.width(in_features) == in_features else scheme.group_size,
+            group_size=-1 if one_group else scheme.group_size,
             symmetric=scheme.symmetric,
             reordered=scheme.order != "",
         )
         parts = tuple((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
-        self.weight = QuantisedWeight(parts, scheme, self._linear)
+        self.weight = QuantisedWeight(parts, scheme, self._linear, spare=spare)
         context.weights.append(self.weight)
         self.bias: Weight | None = None
         if bias:
@@ -61,12 +66,36 @@ class QuantisedProduct:
         return self._linear(x_TE, self.weight.packed, self.bias.tensor if self.bias else None)
 
 
+class SummedProduct:
+    """One quantised product that is summed over the ranks, each of which has some of the inputs."""
+
+    def __init__(
+        self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool, scheme: LinearScheme
+    ) -> None:
+        agrees = must_agree(context, scheme, in_features)
+        self._agree = Agreement(context) if agrees else None
+        self.product = QuantisedProduct(context, outputs, in_features, bias, scheme, spare=agrees)
+
+    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
+        """Return y_TO before the sum."""
+        return self.product(x_TE if self._agree is None else self._agree(x_TE))
+
+
 class QuantisedWeight:
     """A quantised matrix on the device, of one projection or of several stacked along the outputs."""
 
-    def __init__(self, parts: tuple[Part, ...], scheme: LinearScheme, linear: BoundOp[..., torch.Tensor]) -> None:
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        scheme: LinearScheme,
+        linear: BoundOp[..., torch.Tensor],
+        *,
+        spare: bool = False,
+    ) -> None:
+        """With `spare` there are SPARE columns of zeros behind those of the checkpoint."""
         self.parts = parts
         self.scheme = scheme
+        self._spare = spare
         self._linear = linear
         self._packing = linear.packing
         self._packed: Any = None
@@ -88,7 +117,7 @@ class QuantisedWeight:
         if self._packed is not None:
             return int(self._packed.nbytes)
         outputs, inputs = sum(shape[0] for _, shape in self.parts), self.parts[0][1][1]
-        return self.scheme.num_bytes(outputs, inputs)
+        return self.scheme.num_bytes(outputs, inputs) + (outputs * SPARE if self._spare else 0)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""
@@ -111,9 +140,8 @@ class QuantisedWeight:
         return matrix
 
     def _quantised(self, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:
-        if isinstance(stored, QuantisedMatrix):
-            return stored
-        return QUANTISERS[self.scheme.kind](stored, self.scheme)
+        matrix = stored if isinstance(stored, QuantisedMatrix) else QUANTISERS[self.scheme.kind](stored, self.scheme)
+        return with_spare_columns(matrix) if self._spare else matrix
 
     def _pack(self, matrix: QuantisedMatrix) -> None:
         self._packing = self._linear.packing

@@ -13,6 +13,7 @@ from sglk.backends.ops import BoundOp, Op, P, R
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.schemes import LinearScheme, Quantization
 from sglk.errors import ModelLoadError
+from sglk.parallel.ranks import ALONE, Ranks
 
 Shape = tuple[int, ...]
 Part: TypeAlias = tuple[str, Shape]
@@ -91,12 +92,16 @@ def read_part(source: TensorSource, part: Part) -> torch.Tensor | QuantisedMatri
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What every layer is built with: the device, the compute dtype, and the model's list of weights."""
+    """What every layer is built with: the device, the compute dtype, the model's list of weights, and its ranks."""
 
     backend: DeviceBackend
     dtype: torch.dtype
     weights: list[DeclaredWeight]
     quantization: Quantization = field(default_factory=Quantization)
+    ranks: Ranks = ALONE
+    """Who hold the model together; layers are built with the sizes of one rank's part."""
+    sum_widths: list[int] = field(default_factory=list)
+    """Of each sum over the ranks that a forward pass makes, in order: how many numbers a token has in it."""
 
     def weight(self, *parts: Part) -> Weight:
         """Declare a weight made of the named tensors."""

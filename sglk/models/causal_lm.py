@@ -34,15 +34,12 @@ class CausalLM(ABC):
     expert_names: ClassVar[ExpertNames] = ExpertNames()
     """What the family calls its experts, where it has any."""
 
-    rank_sums = 0
-    """Sums over the ranks in one forward pass, all of shape [T, hidden size]."""
-
     def __init__(self, spec: ModelSpec, backend: DeviceBackend, dtype: torch.dtype, ranks: Ranks = ALONE) -> None:
         """`spec` describes what one of `ranks` has: see `RankPart`."""
         self.spec = spec
         self.dtype = dtype
         self.ranks = ranks
-        self.context = LayerContext(backend, dtype, [], spec.quantization)
+        self.context = LayerContext(backend, dtype, [], spec.quantization, ranks)
 
     head: Callable[[torch.Tensor], torch.Tensor]
     """Turns hidden states x_BE, as `trunk` returns them, into logits_BV."""
@@ -50,6 +47,11 @@ class CausalLM(ABC):
     @abstractmethod
     def trunk(self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend) -> torch.Tensor:
         """Return the last hidden states x_TE and fill the KV pool; `attention` has planned the step."""
+
+    @property
+    def sum_widths(self) -> list[int]:
+        """Of each sum over the ranks that a forward pass makes, in order: how many numbers a token has in it."""
+        return self.context.sum_widths
 
     @property
     def weights_bytes(self) -> int:

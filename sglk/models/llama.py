@@ -26,8 +26,10 @@ class LlamaLayer:
         self.layer_id = layer_id
         self.input_norm = ResidualNorm(context, f"{name}.input_layernorm", spec.hidden_size, spec.rms_norm_eps)
         self.attention = self.build_attention(context, spec, f"{name}.self_attn")
+        context.sum_widths.append(spec.hidden_size)
         self.mlp_norm = ResidualNorm(context, f"{name}.post_attention_layernorm", spec.hidden_size, spec.rms_norm_eps)
         self.mlp = self.build_mlp(context, spec, name)
+        context.sum_widths.append(spec.hidden_size)
 
     def build_attention(
         self, context: LayerContext, spec: ModelSpec, name: str, head_norm_eps: float | None = None
@@ -61,7 +63,6 @@ class LlamaForCausalLM(CausalLM):
         context = self.context
         self.embedding = Embedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
         self.layers = [self.layer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
-        self.rank_sums = 2 * len(self.layers)
         self.norm = ResidualNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
         self.following_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         tied = self.embedding.weight if spec.tie_word_embeddings else None

@@ -5,13 +5,16 @@ where it joins the residual (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053,
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from sglk.backends.quantised import QuantisedMatrix
+from sglk.backends.schemes import LinearScheme
 from sglk.errors import ConfigError, ModelLoadError
+from sglk.layers.quantised_linear import QUANTISERS
 from sglk.layers.weights import Shape, read_part
+from sglk.models.matrix_columns import columns, obstacle
 from sglk.models.part import part_of_spec, split_sizes
 from sglk.models.spec import ModelSpec
 from sglk.models.weights import WeightSource
@@ -46,7 +49,9 @@ class RankPart:
         if problem is not None:
             raise ConfigError(problem)
         self.ranks = ranks
+        self.name = name
         self.spec = part_of_spec(whole, ranks.size)
+        self._sizes = split_sizes(whole)
         self._kv_pieces = min(whole.num_key_value_heads, ranks.size)
 
     def cut(self, name: str) -> Cut | None:
@@ -62,6 +67,28 @@ class RankPart:
     def _cut(self, axis: int, pieces: int) -> Cut | None:
         # Ranks that share a piece are neighbours, as the query heads that share a key-value head are.
         return Cut(axis, pieces, self.ranks.rank * pieces // self.ranks.size) if pieces > 1 else None
+
+    def check_groups(self, shapes: Mapping[str, Shape]) -> None:
+        """Raise ConfigError where ranks would share a group of inputs with a scale; `shapes` are those of this part."""
+        rounded = [
+            (name, shape[1] * self.ranks.size, scheme)
+            for name, shape in shapes.items()
+            if (cut := self.cut(name)) is not None
+            and cut.axis == 1
+            and (scheme := self.spec.quantization.of(name.removesuffix(".weight"))) is not None
+        ]
+        for name, inputs, scheme in rounded:
+            if not _keeps_groups(scheme, inputs, self.ranks.size):
+                allowed = [
+                    size
+                    for size in self._sizes.allowed()
+                    if all(_keeps_groups(one, all_, size) for _, all_, one in rounded)
+                ]
+                raise ConfigError(
+                    f"runtime.tp_size={self.ranks.size} would cut groups of {scheme.group_size} inputs that share a "
+                    f"scale in {scheme.kind}: {name!r} of {self.name!r} has {inputs} inputs; allowed: "
+                    f"{', '.join(map(str, allowed))}"
+                )
 
     def whole_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape in the checkpoint of a tensor that has `shape` in this part."""
@@ -97,12 +124,19 @@ class PartWeights:
         stored = read_part(self._source, (name, self._part.whole_shape(name, self._shapes[name])))
         cut = self._part.cut(name)
         if cut is not None:
-            return self._piece(name, stored, cut)
+            return self._piece(name, self._rounded(name, stored) if cut.axis == 1 else stored, cut)
         if self._part.ranks.rank and _is_output_bias(name):
             assert isinstance(stored, torch.Tensor)
             # Each rank adds what it has: the bias of a sum is added once.
             return torch.zeros_like(stored)
         return stored
+
+    def _rounded(self, name: str, stored: Stored) -> Stored:
+        """Return a matrix that is quantised when it is loaded so already: inputs of all ranks may share a scale."""
+        scheme = self._part.spec.quantization.of(name.removesuffix(".weight"))
+        if scheme is None or not isinstance(stored, torch.Tensor):
+            return stored
+        return QUANTISERS[scheme.kind](stored, scheme)
 
     def _piece(self, name: str, stored: Stored, cut: Cut) -> Stored:
         size = stored.shape[cut.axis] // cut.pieces
@@ -111,11 +145,11 @@ class PartWeights:
             return stored.narrow(cut.axis, start, size)
         if cut.axis == 0:
             return stored.rows(slice(start, start + size))
-        if obstacle := _obstacle(stored, size):
+        if reason := obstacle(stored, size):
             raise ModelLoadError(
-                f"{self}: {name!r} is quantised in {obstacle}, which runtime.tp_size={cut.pieces} would cut; lower it"
+                f"{self}: {name!r} is quantised in {reason}, which runtime.tp_size={cut.pieces} would cut; lower it"
             )
-        return _columns(stored, start, start + size)
+        return columns(stored, start, start + size)
 
 
 def _is_output_bias(name: str) -> bool:
@@ -123,27 +157,7 @@ def _is_output_bias(name: str) -> bool:
     return kind == "bias" and layer.rpartition(".")[2] in BY_INPUTS
 
 
-def _obstacle(matrix: QuantisedMatrix, inputs: int) -> str | None:
-    """Return what keeps `matrix` from being cut into pieces of so many inputs."""
-    if matrix.order_E is not None:
-        return "another order than that of its inputs"
-    if matrix.scales_OG.shape[1] > 1 and inputs % matrix.group_size:
-        return f"groups of {matrix.group_size} inputs"
-    if matrix.four_bit and inputs % 2:
-        return "pairs of inputs"
-    return None
-
-
-def _columns(matrix: QuantisedMatrix, start: int, end: int) -> QuantisedMatrix:
-    """Return a view of the inputs from `start` to before `end`, which are whole groups or part of the only one."""
-    groups = slice(None)
-    if matrix.scales_OG.shape[1] > 1:
-        groups = slice(start // matrix.group_size, end // matrix.group_size)
-    per_byte = 2 if matrix.four_bit else 1
-    return replace(
-        matrix,
-        values=matrix.values[:, start // per_byte : end // per_byte],
-        scales_OG=matrix.scales_OG[:, groups],
-        zeros_OG=None if matrix.zeros_OG is None else matrix.zeros_OG[:, groups],
-        group_size=min(matrix.group_size, end - start),
-    )
+def _keeps_groups(scheme: LinearScheme, inputs: int, pieces: int) -> bool:
+    """Return whether each of `pieces` has whole groups, or part of the only one; act-order has none to keep."""
+    width = scheme.width(inputs)
+    return scheme.order != "" or width == inputs or inputs // pieces % width == 0

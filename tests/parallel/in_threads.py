@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import torch
 
 from sglk.backends.cpu import CpuBackend
-from sglk.config.schema import RuntimeConfig
+from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.engine.rank_runner import RankRunner
 from sglk.engine.runner import ModelRunner
+from sglk.models.loader import load_model
 from sglk.models.registry import model_class
 from sglk.models.split import RankPart
 from sglk.parallel.ranks import RankGroup
@@ -24,10 +25,26 @@ T = TypeVar("T")
 def in_ranks(config: dict[str, Any], size: int, act: Callable[[RankRunner], T]) -> list[T]:
     """Split the tiny model over `size` ranks, call `act` in all at once, and return what it returns, by rank."""
     arrays = ArrayWeights(tiny_weights(config))
+    return _together(size, lambda ranks: load_part(config, arrays, ranks), act)
+
+
+def from_files(path: Path, size: int, act: Callable[[RankRunner], T], **runtime: Any) -> list[T]:
+    """Split the model of a folder or file over `size` ranks, and call `act` in all at once."""
+    settings = RuntimeConfig(**runtime)
+
+    def load(ranks: RankGroup) -> RankRunner:
+        backend = CpuBackend(num_threads=1)
+        loaded = load_model(ModelConfig(name="tiny", path=str(path)), settings, backend, None, ranks)
+        return RankRunner(ModelRunner(loaded.model, backend, settings), ranks)
+
+    return _together(size, load, act)
+
+
+def _together(size: int, load: Callable[[RankGroup], RankRunner], act: Callable[[RankRunner], T]) -> list[T]:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(size) as pool:
 
         def run(rank: int) -> T:
-            part = load_part(config, arrays, RankGroup(rank, size))
+            part = load(RankGroup(rank, size))
             part.join(Path(folder) / "store")
             return act(part)
 

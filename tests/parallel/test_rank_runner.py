@@ -1,5 +1,6 @@
 """A rank that fails keeps the others neither waiting nor out of step."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,18 @@ from sglk.engine.messages import SamplingParams
 from sglk.engine.rank_runner import RankRunner, without_results
 from sglk.errors import CapacityError
 from sglk.parallel.ranks import RankGroup, RanksLost
-from sglk.testing.tiny import tiny_config
+from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_weights import tiny_weights
-from tests.models.greedy import ArrayWeights, tiny_runner
-from tests.parallel.in_threads import continued, in_ranks, load_part
+from tests.models.greedy import ArrayWeights
+from tests.parallel.in_threads import continued, from_files, load_part
 
 CONFIG = tiny_config("Qwen2MoeForCausalLM")
 PROMPTS = [list(range(30, 47)), [5]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"), architecture="Qwen2MoeForCausalLM")
 
 
 class FailsOnce:
@@ -38,14 +44,16 @@ class FailsOnce:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("scheme", [None, "w8a8"])
 @pytest.mark.parametrize(
     ("owner", "piece"), [("model", "embedding"), ("first", "mlp"), ("last", "mlp"), ("model", "head")]
 )
-def test_a_step_that_fails_on_one_rank_is_over_on_all(rank: int, owner: str, piece: str) -> None:
-    expected = continued(tiny_runner(CONFIG), PROMPTS, 6, chunk=10)
-
+def test_a_step_that_fails_on_one_rank_is_over_on_all(
+    folder: Path, rank: int, scheme: str | None, owner: str, piece: str
+) -> None:
     def act(part: RankRunner) -> tuple[str, list[list[int]]]:
         model: Any = part.runner.model
+        expected = continued(part, PROMPTS, 6, chunk=10)
         place = {"model": model, "first": model.layers[0], "last": model.layers[-1]}[owner]
         if part.ranks.rank == rank:
             setattr(place, piece, FailsOnce(getattr(place, piece)))
@@ -55,24 +63,35 @@ def test_a_step_that_fails_on_one_rank_is_over_on_all(rank: int, owner: str, pie
             outcome = "computed"
         except CapacityError as error:
             outcome = str(error)
-        assert part.ranks.sums == model.rank_sums
-        return outcome, continued(part, PROMPTS, 6, chunk=10)
+        assert part.ranks.sums == len(model.sum_widths)
+        assert continued(part, PROMPTS, 6, chunk=10) == expected
+        return outcome, expected
 
-    outcomes = in_ranks(CONFIG, 2, act)
+    outcomes = from_files(folder, 2, act, quantization=scheme)
     assert [words for words, _ in outcomes] == ["no room for it" if one == rank else "computed" for one in range(2)]
-    assert [answers for _, answers in outcomes] == [expected, expected]
+    assert outcomes[0][1] == outcomes[1][1]
 
 
-def test_a_step_sums_as_often_as_the_model_says() -> None:
+@pytest.mark.parametrize(
+    ("scheme", "widths"),
+    [
+        (None, [64, 64]),
+        # Of w8a8 also what the ranks agree on: for inputs of `o_proj`, of two experts of a token and of the shared one.
+        ("w8a8", [2, 64, 2 * 2, 2, 64]),
+        ("w8a16", [64, 64]),
+    ],
+)
+def test_a_step_sums_as_the_model_says(folder: Path, scheme: str | None, widths: list[int]) -> None:
     def sums(part: RankRunner) -> list[int]:
         part.allocate_kv(1, 4)
+        assert part.runner.model.sum_widths == widths * 2
         counts = []
         for samples in (True, False):
             part.run(Batch([BatchRow("a", [1, 2], 0, [0], SamplingParams(), 0, 0, samples)], 1))
             counts.append(part.ranks.sums)
         return counts
 
-    assert in_ranks(CONFIG, 2, sums) == [[4, 4], [4, 4]]
+    assert from_files(folder, 2, sums, quantization=scheme) == [[2 * len(widths)] * 2] * 2
 
 
 def test_ranks_that_cannot_be_reached_are_lost() -> None:
