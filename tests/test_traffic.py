@@ -40,6 +40,15 @@ def test_show_set_and_rollback(traffic: Traffic) -> None:
     assert (code, "no earlier weights are known" in err) == (2, True)
 
 
+def test_show_tells_what_was_taken_beside_what_the_weights_say(traffic: Traffic, pair: Served) -> None:
+    assert traffic("show")[1].splitlines()[0].split()[:4] == ["group", "weight", "share", "taken"]
+    for _ in range(4):
+        pair.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "user": "one"})
+    taken = {group["name"]: group["share_taken"] for group in json.loads(traffic("show", "--json")[1])["groups"]}
+    assert sorted(taken.values()) == [0, 1]
+    assert "100 %" in traffic("show")[1]
+
+
 def test_drain_and_undrain(traffic: Traffic) -> None:
     assert traffic("drain", "kunlun", "--timeout", "1m")[1] == "kunlun is drained, 0 requests open\n"
     assert "use force" in traffic("drain", "gpu")[2]

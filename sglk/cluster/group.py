@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sglk.cluster.breaker import Breaker
+from sglk.cluster.picks import RecentPicks
 from sglk.cluster.prefixes import SeenPrefixes
 from sglk.cluster.recent import Recent
 from sglk.engine.messages import EngineStats, GenerateRequest, Output
@@ -89,7 +90,13 @@ class DeviceGroup:
     """Replicas that share one share of the traffic."""
 
     def __init__(
-        self, name: str, replicas: Sequence[Replica], *, standby: bool = False, recent: Recent | None = None
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        *,
+        standby: bool = False,
+        recent: Recent | None = None,
+        picks: RecentPicks | None = None,
     ) -> None:
         assert replicas
         self.name = name
@@ -99,6 +106,8 @@ class DeviceGroup:
         self.state: GroupState = "serving"
         self.recent = recent or Recent()
         """Its latest requests."""
+        self.picks = picks or RecentPicks()
+        """How many requests it was sent lately."""
 
     @property
     def open_requests(self) -> int:

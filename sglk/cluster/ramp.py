@@ -3,10 +3,11 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from sglk.cluster.group import DeviceGroup
 from sglk.cluster.router import Router
 from sglk.cluster.slo import Limit, broken
 from sglk.cluster.weights import WeightsChanged
@@ -59,14 +60,12 @@ class Ramp:
         self._router = router
         self._clock = clock
         self._group = router.group(plan.group)
-        if len(router.groups) < 2:
-            raise RequestError(
-                "there is one device group only; a ramp needs another one to take from", code="one_group"
-            )
         base = router.weights
         self._base = self._last = base.number
-        self._origin = dict(base.shares)
-        self.share = 100 * self._origin[plan.group] / sum(self._origin.values())
+        # Those on standby have no part in the traffic that is shared out.
+        self._origin = {name: share for name, share in base.shares.items() if not router.groups[name].standby}
+        _check_room(self._group, self._origin)
+        self.share = 100 * router.shares_by_weight(base)[plan.group]
         """Share of the traffic now, per cent."""
         self._began_s = 0.0
         self._step()
@@ -131,6 +130,17 @@ class Ramp:
     def _end(self, state: RampState, reason: str) -> None:
         self.state, self.reason = state, reason
         logger.warning("ramp of group %s: %s (%s)", self.plan.group, state.replace("_", " "), reason)
+
+
+def _check_room(group: DeviceGroup, regular: Collection[str]) -> None:
+    if group.standby:
+        raise RequestError(
+            f"group {group.name!r} is on standby and takes traffic only while no other group can; ramp another one",
+            param="group",
+            code="standby",
+        )
+    if len(regular) < 2:
+        raise RequestError("there is no other device group that a ramp could take traffic from", code="one_group")
 
 
 def shares_with(shares: Mapping[str, float], name: str, percent: float) -> dict[str, float]:

@@ -9,6 +9,7 @@ from functools import partial
 from sglk.cluster.balance import BALANCES
 from sglk.cluster.flight import Attempt, Flight
 from sglk.cluster.group import DeviceGroup, Outcome, Replica, ReplicaEngine
+from sglk.cluster.picks import shares_of
 from sglk.cluster.smooth import SmoothWeighted
 from sglk.cluster.sticky import home_of
 from sglk.cluster.weights import WeightHistory, Weights
@@ -74,6 +75,16 @@ class Router:
     def open_requests(self) -> int:
         """Requests that have not ended."""
         return len(self._flights)
+
+    @property
+    def shares_taken(self) -> dict[str, float | None]:
+        """Shares, 0 to 1, of the latest requests that groups were really sent; None while there were none."""
+        return shares_of({name: group.picks.count for name, group in self.groups.items()})
+
+    def shares_by_weight(self, weights: Weights) -> dict[str, float]:
+        """Return the share of the traffic, 0 to 1, that each group has by `weights` while all of them are well."""
+        counted = {name: weights.shares[name] for name in self._regular(weights.shares)}
+        return {name: counted.get(name, 0.0) / sum(counted.values()) for name in self.groups}
 
     # Weights and states.
 
@@ -222,6 +233,7 @@ class Router:
             self._picks += 1
             replica.last_pick = self._picks
             replica.counters.picks += 1
+            self._group_of(replica).picks.add()
             replica.open_requests += 1
             flight.attempt = Attempt(flight, replica, probe=replica.breaker.enter())
             return flight.attempt
@@ -237,10 +249,14 @@ class Router:
 
     def _pick(self, flight: Flight, names: Sequence[str]) -> str | None:
         shares = self.weights.shares
-        weighted = [name for name in names if shares[name]]
-        regular = [name for name in weighted if not self.groups[name].standby] or weighted
+        regular = self._regular(shares, names)
         session = flight.request.session
         return self._smooth.pick(regular) if session is None else home_of(session, shares, regular)
+
+    def _regular(self, shares: Mapping[str, float], names: Iterable[str] | None = None) -> list[str]:
+        """Return those of the groups `names` (None = all) that traffic goes to: on standby only where no other is."""
+        weighted = [name for name in (self.groups if names is None else names) if shares[name]]
+        return [name for name in weighted if not self.groups[name].standby] or weighted
 
     def _serves(self, group: DeviceGroup) -> bool:
         return group.ready and self.weights.shares[group.name] > 0

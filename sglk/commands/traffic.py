@@ -242,13 +242,14 @@ def _print(asked: argparse.Namespace, overview: dict[str, Any]) -> int:
         print(json.dumps(overview, indent=2))
         return 0
     percent = overview["weights"]["percent"]
-    table = plain_table("group", "weight", "share", "state", "open", "replicas", "chips", "trouble")
+    table = plain_table("group", "weight", "share", "taken", "state", "open", "replicas", "chips", "trouble")
     for group in overview["groups"]:
         chips = dict.fromkeys(replica["chip"] for replica in group["replicas"])
         table.add_row(
             group["name"],
             f"{group['weight']:g}",
             "standby" if group["standby"] else f"{percent[group['name']]:g} %",
+            "" if group["share_taken"] is None else f"{100 * group['share_taken']:.3g} %",
             group["state"],
             str(group["open_requests"]),
             str(len(group["replicas"])),

@@ -86,14 +86,15 @@ class FleetCollector(Collector):
         weight = GaugeMetricFamily("sglk_group_weight", "Weight in force.", labels=labels)
         share = GaugeMetricFamily("sglk_group_share_ratio", "Share of the traffic by weight.", labels=labels)
         state = GaugeMetricFamily("sglk_group_state", "1 = the state it is in.", labels=(*labels, "state"))
-        shares = router.weights.shares
+        weights = router.weights
+        shares = router.shares_by_weight(weights)
         for name, group in router.groups.items():
-            weight.add_metric((self._model, name), shares[name])
-            share.add_metric((self._model, name), shares[name] / sum(shares.values()))
+            weight.add_metric((self._model, name), weights.shares[name])
+            share.add_metric((self._model, name), shares[name])
             for each in get_args(GroupState):
                 state.add_metric((self._model, name, each), group.state == each)
         changes = CounterMetricFamily("sglk_weight_changes", "Changes of the weights.", labels=("model",))
-        changes.add_metric((self._model,), router.weights.number)
+        changes.add_metric((self._model,), weights.number)
         yield from (weight, share, state, changes)
         if self._fleet.weights_file is not None:
             bad = GaugeMetricFamily("sglk_weights_file_bad", "1 = the weights file is not followed.", labels=("model",))

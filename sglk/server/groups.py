@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from sglk.cluster.group import DeviceGroup, Replica
 from sglk.cluster.ramp import MIN_REQUESTS, Ramp, RampPlan
+from sglk.cluster.router import Router
 from sglk.cluster.slo import parse_slo
 from sglk.cluster.weights import Weights
 from sglk.errors import RequestError
@@ -148,8 +149,8 @@ def overview(deployment: Deployment) -> dict[str, Any]:
     fleet = deployment.fleet
     return {
         "groups": [describe_group(deployment, group) for group in fleet.router.groups.values()],
-        "weights": _describe_weights(fleet.router.weights),
-        "history": [_describe_weights(weights) for weights in fleet.router.history.entries()],
+        "weights": _describe_weights(fleet.router, fleet.router.weights),
+        "history": [_describe_weights(fleet.router, weights) for weights in fleet.router.history.entries()],
         "ramp": None if fleet.ramp is None else describe_ramp(fleet.ramp),
         "weights_file": None
         if fleet.weights_file is None
@@ -158,11 +159,13 @@ def overview(deployment: Deployment) -> dict[str, Any]:
 
 
 def describe_group(deployment: Deployment, group: DeviceGroup) -> dict[str, Any]:
-    """Return one group's entry."""
-    shares = deployment.fleet.router.weights.shares
+    """Return one group's entry; `share_taken` is that of the last minute's requests, 0 to 1, whatever the weights."""
+    router = deployment.fleet.router
+    shares, taken = router.weights.shares, router.shares_taken[group.name]
     return {
         "name": group.name,
         "weight": shares[group.name],
+        "share_taken": None if taken is None else round(taken, 4),
         "standby": group.standby,
         "state": group.state,
         "ready": group.ready,
@@ -210,9 +213,8 @@ def _describe_replica(deployment: Deployment, replica: Replica) -> dict[str, Any
     }
 
 
-def _describe_weights(weights: Weights) -> dict[str, Any]:
-    total = sum(weights.shares.values())
-    percent = {name: round(100 * share / total, 3) for name, share in weights.shares.items()}
+def _describe_weights(router: Router, weights: Weights) -> dict[str, Any]:
+    percent = {name: round(100 * share, 3) for name, share in router.shares_by_weight(weights).items()}
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(weights.since_s))
     return {**asdict(weights), "since": since, "percent": percent}
 

@@ -1,5 +1,6 @@
 """One deployment from configuration to a served port."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,6 +21,8 @@ from sglk.server.logs import set_up_logging
 from sglk.server.port import bind, url_of
 from sglk.server.tls import scheme_of, tls_files
 from sglk.server.tracing import tracing_to
+
+logger = logging.getLogger(__name__)
 
 
 def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> None:
@@ -68,6 +71,8 @@ def load_deployment(
 
 def launch_replica(replica: ReplicaConfig) -> Engine:
     """Load and start the engine of a replica, and see it generate; raises SglkError."""
+    if replica.note is not None:
+        logger.info("%s: %s", replica.name, replica.note)
     engine = Engine.from_config(replica.config, replica.name)
     try:
         engine.start()

@@ -6,6 +6,7 @@ from typing import Any
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
 from sglk.cluster.group import DeviceGroup, Replica
+from sglk.cluster.picks import RecentPicks
 from sglk.cluster.recent import Recent
 from sglk.cluster.router import Router
 from sglk.config.schema import RuntimeConfig
@@ -50,7 +51,9 @@ def fleet(
             Replica(f"{name}/{index}", engine_of(runner), Breaker(breaker or BreakerSettings(), clock))
             for index, runner in enumerate(several)
         ]
-        groups.append(DeviceGroup(name, replicas, standby=name in standby, recent=Recent(clock)))
+        groups.append(
+            DeviceGroup(name, replicas, standby=name in standby, recent=Recent(clock), picks=RecentPicks(clock))
+        )
     router = Router(groups, shares or dict.fromkeys(runners, 1.0), clock=clock, **settings)
     try:
         yield router

@@ -177,6 +177,27 @@ def test_the_others_keep_their_ratio() -> None:
     assert shares_with({"a": 0, "b": 0, "c": 4}, "c", 20) == {"a": 40, "b": 40, "c": 20}
 
 
+def test_groups_on_standby_have_no_part_in_what_a_ramp_shares_out() -> None:
+    clock, runners = Clock(), {name: ScriptedRunner() for name in ("a", "b", "spare")}
+    with fleet(runners, {"a": 1, "b": 0, "spare": 1}, standby=("spare",), clock=clock) as router:
+        ramp = Ramp(router, plan(to=50, step=50), clock)
+        assert router.weights.shares == {"a": 50, "b": 50, "spare": 1}
+        assert router.shares_by_weight(router.weights) == {"a": 0.5, "b": 0.5, "spare": 0}
+        assert ramp.share == 50
+        ramp.stop("enough")
+        with pytest.raises(RequestError, match="'spare' is on standby"):
+            Ramp(router, plan(group="spare"), clock)
+        for name in ("a", "b"):
+            router.set_weights({name: 0}, "admin")
+        assert router.shares_by_weight(router.weights) == {"a": 0, "b": 0, "spare": 1}
+
+
+def test_a_ramp_needs_another_group_than_those_on_standby() -> None:
+    runners = {"b": ScriptedRunner(), "spare": ScriptedRunner()}
+    with fleet(runners, standby=("spare",)) as router, pytest.raises(RequestError, match="no other device group"):
+        Ramp(router, plan(), Clock())
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -8,6 +8,7 @@ import pytest
 from sglk.cluster.breaker import BreakerSettings
 from sglk.cluster.flight import LOST
 from sglk.cluster.router import Router
+from sglk.cluster.sticky import home_of
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.errors import RequestError
@@ -37,6 +38,22 @@ def test_requests_follow_the_weights_exactly() -> None:
             receiver.wait()
         assert picks(router) == {"a": 80, "b": 40}
         assert router.open_requests == 0
+
+
+def test_shares_taken_are_those_of_the_last_minute_not_of_the_weights() -> None:
+    clock = Clock()
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 80, "b": 20}, clock=clock) as router:
+        assert router.shares_taken == {"a": None, "b": None}
+        session = next(name for name in "wxyz" if home_of(name, {"a": 80, "b": 20}, "ab") == "b")
+        for index in range(6):
+            clock.now_s += 0.4
+            ask(router, f"r{index}", session=session).wait()
+        ask(router, "s").wait()
+        assert router.shares_taken == {"a": 1 / 7, "b": 6 / 7}
+        clock.now_s += 59.5
+        assert router.shares_taken == {"a": 1 / 3, "b": 2 / 3}
+        clock.now_s += 2
+        assert router.shares_taken == {"a": None, "b": None}
 
 
 def test_a_session_stays_and_moves_only_when_its_group_goes() -> None:
