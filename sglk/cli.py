@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from sglk.errors import SglkError, nearest
+from sglk.last_words import name_what_crashes
 
 COMMANDS = {
     "serve": ("sglk.commands.serve", "start a model behind the OpenAI API"),
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names and signs that the terminal's encoding lacks are written as Python writes them on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
+    name_what_crashes()
     try:
         code = _dispatch(words)
         sys.stdout.flush()

@@ -1,8 +1,6 @@
 """`sglk ops`: the ops of a model on a chip, listed, tested and timed one by one."""
 
-import faulthandler
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import filter as matching
@@ -19,6 +17,7 @@ from sglk.commands.terminal import console, warn
 from sglk.config.compose import compose
 from sglk.config.keys import GROUPS, lookup
 from sglk.config.ops_schema import OpsConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, RunError, nearest
 
 if TYPE_CHECKING:
@@ -58,16 +57,9 @@ def run(arguments: Sequence[str]) -> int:
     from sglk.operators.device import open_device
 
     backend = open_device(composed.config)
-    _name_what_crashes()
     run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
     run_verb(composed.config, backend, ops, "--json" in flags.switches)
     return 0
-
-
-def _name_what_crashes() -> None:
-    """Let a kernel that kills the process leave a traceback, which names the op."""
-    if sys.__stderr__ is not None and not faulthandler.is_enabled():
-        faulthandler.enable(sys.__stderr__)
 
 
 def _understood(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -188,7 +180,7 @@ def _head(config: OpsConfig, backend: "DeviceBackend") -> dict[str, Any]:
 
 def _print_note(config: OpsConfig, backend: "DeviceBackend") -> None:
     kind = "simulated: no value and no time is of real hardware; " if backend.simulated else ""
-    ranks = f", one of {config.runtime.tp_size} ranks" if config.runtime.tp_size > 1 else ""
+    ranks = f", one of {ranks_of(config.runtime)} ranks" if ranks_of(config.runtime) > 1 else ""
     text = f"\n{kind}{config.model.name} on {config.chip.name} by backend {config.backend.name}{ranks}"
     console().print(f"{text}: {backend.device_info().name}", style="dim", highlight=False)
 

@@ -12,6 +12,7 @@ from sglk.engine.failure import in_words
 from sglk.engine.loading import backend_name, load_rank
 from sglk.engine.rank_messages import Call, Failure, Load, Reply
 from sglk.engine.rank_runner import RankRunner
+from sglk.last_words import name_what_crashes
 from sglk.parallel.ranks import RankGroup, RanksLost
 from sglk.plugins.elsewhere import register_from
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 def main() -> None:
     """Serve until the pipe closes."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    name_what_crashes()
     with Connection(int(sys.argv[1])) as connection:
         try:
             serve(connection)

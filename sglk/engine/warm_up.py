@@ -14,8 +14,17 @@ def warm_up(engine: Engine) -> None:
     """Run every op that the model's requests can need, once; raises RunError with what the engine could not do.
 
     The second token is decoded, and chance, penalties and logprobs have ops of their own: a vendor's library that does
-    not fit, and is loaded when its op is first called, shows before the port opens.
+    not fit, and is loaded when its op is first called, shows before the port opens. Where quarantine switches an
+    implementation off, what takes its place is tried.
     """
+    switched_off = 0
+    while (end := _first_answer(engine)).reason != "length":
+        before, switched_off = switched_off, len(engine.op_report().quarantines)
+        if switched_off == before:
+            raise RunError(f"the engine cannot generate: {end.message or end.reason}")
+
+
+def _first_answer(engine: Engine) -> Finish:
     finished = threading.Event()
     ends: list[Finish] = []
 
@@ -36,5 +45,4 @@ def warm_up(engine: Engine) -> None:
     engine.submit(GenerateRequest("warm-up", (0,), sampling), on_output)
     if not finished.wait(WARM_UP_TIMEOUT_S):
         raise RunError(f"the engine made no token within {WARM_UP_TIMEOUT_S:g} s; look for a stuck device")
-    if ends[0].reason != "length":
-        raise RunError(f"the engine cannot generate: {ends[0].message or ends[0].reason}")
+    return ends[0]

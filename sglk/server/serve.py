@@ -12,6 +12,7 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.warm_up import warm_up
 from sglk.errors import ConfigError
+from sglk.last_words import ends_when_frozen
 from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
@@ -23,6 +24,9 @@ from sglk.server.tls import scheme_of, tls_files
 from sglk.server.tracing import tracing_to
 
 logger = logging.getLogger(__name__)
+
+FROZEN_S = 30.0
+"""How much longer than a step may take nothing at all may run: a busy machine lets a thread wait."""
 
 
 def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> None:
@@ -48,7 +52,8 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
                 lines.append(ready_line(deployment, url))
             say(lines)
 
-        HttpServer(create_app(deployment, on_end), deployment, announce).run_until_stopped(listener)
+        with ends_when_frozen(config.router.step_timeout_s + FROZEN_S):
+            HttpServer(create_app(deployment, on_end), deployment, announce).run_until_stopped(listener)
 
 
 def load_deployment(

@@ -15,10 +15,14 @@ from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.engine.engine import Engine
 from sglk.engine.request import Request
 from sglk.engine.runner import ModelRunner
+from sglk.engine.warm_up import warm_up
+from sglk.errors import RunError
 from sglk.models.loader import load_model
 from sglk.testing.tiny import write_tiny_model
+from tests.engine.receiving import TOKENIZER
 from tests.engine.scheduling import GREEDY, Rig, answer
 
 LENGTH = 30
@@ -79,16 +83,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+def runner_of(folder: Path, *shaky: Shaky, quarantine: bool, **settings: Any) -> Any:
+    backend = CpuBackend(num_threads=1)
+    for each in shaky:
+        each.offer(backend)
+    runtime = RuntimeConfig(**settings)
+    model = load_model(ModelConfig(name="tiny", path=str(folder)), runtime, backend).model
+    return ModelRunner(model, backend, runtime, quarantine=quarantine)
+
+
 def rig(
     folder: Path, shaky: Shaky, *, quarantine: bool = False, quantization: str | None = None, **settings: Any
 ) -> Rig:
-    backend = CpuBackend(num_threads=1)
-    shaky.offer(backend)
-    runtime = RuntimeConfig(quantization=quantization, **settings)
-    model = load_model(ModelConfig(name="tiny", path=str(folder)), runtime, backend).model
-    return Rig(
-        pool_tokens=1024, runner=ModelRunner(model, backend, runtime, quarantine=quarantine), page_size=4, **settings
-    )
+    runner = runner_of(folder, shaky, quarantine=quarantine, quantization=quantization, **settings)
+    return Rig(pool_tokens=1024, runner=runner, page_size=4, **settings)
 
 
 def start(rig: Rig, **prompts: list[int]) -> dict[str, Request]:
@@ -233,3 +241,24 @@ def test_a_faulty_sampler_is_named_for_the_request_whose_logits_it_spoils(folder
     shaky.lines = {1: 0}
     one.finish()
     assert "op adjust_logits of shaky" in message(request)
+
+
+@pytest.mark.parametrize("quarantine", [True, False])
+def test_an_engine_starts_without_the_ops_that_quarantine_switches_off(
+    folders: Callable[[str], Path], quarantine: bool
+) -> None:
+    shaky = [Shaky(op) for op in (reference.embedding, reference.attention_decode)]
+    for each in shaky:
+        each.lines = {1: 0}
+    runner = runner_of(folders("LlamaForCausalLM"), *shaky, quarantine=quarantine)
+    engine = Engine(runner, TOKENIZER, RuntimeConfig(max_total_tokens=256))
+    engine.start()
+    try:
+        if quarantine:
+            warm_up(engine)
+            assert [each.op for each in engine.op_report().quarantines] == ["embedding", "attention_decode"]
+        else:
+            with pytest.raises(RunError, match="embedding of shaky"):
+                warm_up(engine)
+    finally:
+        engine.shutdown()
