@@ -15,6 +15,10 @@ GRACE_S = 2.0
 """A rank has nothing to save when it is told to stop."""
 
 
+class FollowerSilent(RunnerLost):
+    """A rank has not answered in time."""
+
+
 class Follower:
     """The process of rank `rank`, which ends with this one; its log goes into `folder`.
 
@@ -47,12 +51,12 @@ class Follower:
     def receive(self, timeout_s: float | None = None) -> Any:
         """Return what came of the last message.
 
-        Raises what the rank raised, as a SglkError, and RunnerLost when it is gone, silent for `timeout_s`, or has lost
-        the other ranks.
+        Raises what the rank raised, as a SglkError, FollowerSilent when there is nothing for `timeout_s`, and
+        RunnerLost when the rank is gone or has lost the others.
         """
         try:
             if not self._connection.poll(timeout_s):
-                raise RunnerLost(f"rank {self.rank} has not answered for {timeout_s:g} s")
+                raise FollowerSilent(f"rank {self.rank} has not answered for {timeout_s:.3g} s")
             reply: Reply = self._connection.recv()
         except (EOFError, OSError) as error:
             raise RunnerLost(f"rank {self.rank} closed its connection") from error
@@ -61,6 +65,13 @@ class Follower:
             return reply.value
         error_here = reply.failure.error(self.rank)
         raise RunnerLost(str(error_here)) if reply.failure.lost else error_here
+
+    def answers(self, timeout_s: float) -> bool:
+        """Return whether there is something to `receive`, be it the end of the rank, within `timeout_s`."""
+        try:
+            return self._connection.poll(timeout_s)
+        except OSError:
+            return True
 
     def wait(self) -> str:
         """Return, when the process has ended, in which way."""

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,18 +12,18 @@ from typing import Any, Generic, TypeVar
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, RunnerLost
 from sglk.engine.fault import first_faults
-from sglk.engine.follower import Follower
+from sglk.engine.follower import Follower, FollowerSilent
 from sglk.engine.op_report import OpReport
 from sglk.engine.rank_messages import Call
-from sglk.engine.rank_runner import SUM_TIMEOUT, RankRunner, without_results
-from sglk.parallel.ranks import RanksLost
+from sglk.engine.rank_runner import RankRunner, without_results
+from sglk.parallel.ranks import RankSilent, RanksLost
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ANSWER_TIMEOUT_S = SUM_TIMEOUT.total_seconds()
-"""How long a rank may need longer than the first one."""
+ANSWER_S = 1.0
+"""How long a rank may need longer than the first one at least: both have made the same sums."""
 
 LAST_WORDS_S = 5.0
 """How long to look for the rank that ended, once the others have lost it."""
@@ -32,7 +33,8 @@ class ParallelRunner:
     """The engine's `Runner` for rank 0 of a model and the processes of its other ranks, which have joined.
 
     Every rank computes every step, and the first one alone chooses the tokens. A rank that fails fails the step on all;
-    they stay in step. When a rank ends, the model is lost.
+    they stay in step. When a rank ends, or hangs for longer than the others have patience, the model is lost and the
+    processes of all other ranks end.
     """
 
     def __init__(self, first: RankRunner, followers: Sequence[Follower], ending: ExitStack) -> None:
@@ -43,6 +45,7 @@ class ParallelRunner:
         self._loss: str | None = None
         self._ended = threading.Event()
         self._closed = False
+        self._closing = threading.Lock()
         self._on_lost: Callable[[str], None] | None = None
         for follower in followers:
             name = f"sglk-rank{follower.rank}"
@@ -129,16 +132,24 @@ class ParallelRunner:
     def close(self) -> None:
         """End the other ranks' processes."""
         self._closed = True
-        self._ending.close()
+        with self._closing:
+            self._ending.close()
 
     def _everywhere(self, own: Callable[[], T], method: str, *arguments: Any) -> list[T]:
         """Call `own` here and `method` on the other ranks, all at once; return the results by rank."""
         if self._loss is not None:
             raise RunnerLost(self._loss)
+        began_s = time.monotonic()
+
+        def answer_of(follower: Follower) -> T:
+            left_s = began_s + self._first.ranks.patience_s - time.monotonic()
+            answer: T = follower.receive(max(left_s, ANSWER_S))
+            return answer
+
         try:
             for follower in self._followers:
                 follower.send(Call(method, arguments))
-            answers: list[Callable[[], T]] = [partial(one.receive, ANSWER_TIMEOUT_S) for one in self._followers]
+            answers: list[Callable[[], T]] = [partial(answer_of, one) for one in self._followers]
             # Every answer is taken before the first failure is told, or the next step would read what is left.
             outcomes = [_attempt(act) for act in (own, *answers)]
         except (RanksLost, RunnerLost) as error:
@@ -149,11 +160,24 @@ class ParallelRunner:
         return [value for outcome in outcomes for value in outcome.values]
 
     def _lost(self, error: Exception) -> RunnerLost:
-        """Return why the ranks have lost each other: one of them ended, in most cases."""
-        if not self._ended.wait(LAST_WORDS_S):
+        """Return why the ranks have lost each other: one of them hangs, or it ended, in most cases."""
+        if isinstance(error, RankSilent | FollowerSilent):
+            words = str(error) if isinstance(error, FollowerSilent) else self._silence() or str(error)
+            self._loss = f"{words}; should steps take that long, raise router.step_timeout_s"
+        elif not self._ended.wait(LAST_WORDS_S):
             self._loss = f"the ranks have lost each other: {error}"
         assert self._loss is not None
+        # A rank that hangs takes a while to end, in which whoever waits for an answer can be told.
+        threading.Thread(target=self.close, name="sglk-ranks-end", daemon=True).start()
         return RunnerLost(self._loss)
+
+    def _silence(self) -> str | None:
+        """Return which ranks hang, where none has answered so far; others lose patience at about the same time."""
+        silent = [str(one.rank) for one in self._followers if not one.answers(ANSWER_S)]
+        if not silent:
+            return None
+        ranks = f"rank {silent[0]} has" if len(silent) == 1 else f"ranks {', '.join(silent)} have"
+        return f"{ranks} not answered for {self._first.ranks.patience_s:.3g} s"
 
     def _wait_for_end(self, follower: Follower) -> None:
         words = follower.wait()
@@ -164,6 +188,7 @@ class ParallelRunner:
         logger.error("%s", words)
         if self._on_lost is not None:
             self._on_lost(words)
+        self.close()
 
 
 @dataclass(frozen=True, slots=True)

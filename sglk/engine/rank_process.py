@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from sglk.engine.failure import in_words
-from sglk.engine.loading import backend_name, load_rank
+from sglk.engine.loading import backend_name, load_rank, rank_group
 from sglk.engine.rank_messages import Call, Failure, Load, Reply
 from sglk.engine.rank_runner import RankRunner
 from sglk.last_words import name_what_crashes
-from sglk.parallel.ranks import RankGroup, RanksLost
+from sglk.parallel.ranks import RanksLost
 from sglk.plugins.elsewhere import register_from
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def failure_of(error: Exception) -> Failure:
 def _load(message: Load) -> RankRunner:
     if message.factory is not None:
         register_from(backend_name(message.config), message.factory)
-    ranks = RankGroup(message.rank, message.config.runtime.tp_size)
+    ranks = rank_group(message.config, message.rank)
     runner, _ = load_rank(message.config, ranks)
     return RankRunner(runner, ranks)
 

@@ -18,9 +18,6 @@ from sglk.parallel.ranks import RankGroup, RanksLost
 
 T = TypeVar("T")
 
-SUM_TIMEOUT = timedelta(seconds=300)
-"""How long a rank waits for the others; an op that compiles its kernels when it first runs takes a while."""
-
 
 class RankRunner:
     """The runner of one of `ranks`; `join` comes before the first step."""
@@ -33,7 +30,8 @@ class RankRunner:
         """Meet the other ranks in the file `store`; returns when all are there."""
         ranks = self.ranks
         meeting = FileStore(str(store), ranks.size)
-        ranks.join(self.runner.backend.process_group(meeting, ranks.rank, ranks.size, SUM_TIMEOUT))
+        limit = timedelta(seconds=ranks.patience_s)
+        ranks.join(self.runner.backend.process_group(meeting, ranks.rank, ranks.size, limit))
 
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return the KV tokens that fit this rank's device."""

@@ -184,6 +184,14 @@ def ranks_of(engine: Engine) -> list[int]:
     return [rank for follower in runner._followers for rank in children(follower._child.pid)]
 
 
+def dead(engine: Engine) -> str:
+    """Return why the engine died, when it has."""
+    engine._thread.join(20)
+    assert not engine.is_alive
+    assert engine.failure is not None
+    return engine.failure
+
+
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_killed_rank_ends_the_engine_and_nothing_hangs(model: Path, busy: bool) -> None:
     with started(model, tp_size=2) as engine:
@@ -192,13 +200,25 @@ def test_a_killed_rank_ends_the_engine_and_nothing_hangs(model: Path, busy: bool
         for receiver in receivers:
             receiver.wait_for(lambda receiver=receiver: bool(receiver.outputs))
         os.kill(rank, signal.SIGKILL)
-        engine._thread.join(20)
-        assert not engine.is_alive
-        assert engine.failure is not None
-        assert engine.failure.startswith("the engine died: rank 1 was killed by SIGKILL: ")
+        assert dead(engine).startswith("the engine died: rank 1 was killed by SIGKILL: ")
         assert [receiver.wait().message for receiver in receivers] == [engine.failure] * len(receivers)
         with pytest.raises(RequestError, match="rank 1 was killed by SIGKILL"):
             submit(engine, "late", [1])
+        assert eventually(lambda: not lives(rank))
+
+
+def test_a_rank_that_hangs_is_named_before_its_step_counts_as_hung_and_ends(model: Path) -> None:
+    with started(model, "router.step_timeout_s=2", tp_size=2) as engine:
+        (rank,) = ranks_of(engine)
+        receiver = submit(engine, "endless", [1], ENDLESS)
+        receiver.wait_for(lambda: bool(receiver.outputs))
+        os.kill(rank, signal.SIGSTOP)
+        assert dead(engine) == (
+            "the engine died: rank 1 has not answered for 1.8 s; should steps take that long, raise "
+            "router.step_timeout_s"
+        )
+        assert receiver.wait().message == engine.failure
+        assert eventually(lambda: not lives(rank))
 
 
 OWNER = """
