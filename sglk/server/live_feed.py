@@ -34,6 +34,8 @@ class LiveFeed:
         self._number = 0
         """Points so far."""
         self._now: dict[str, Any] | None = None
+        self._encoded: dict[int, bytes] = {}
+        """What viewers get now, by the number of points that are new to them: written once, however many look."""
         self._news = asyncio.Event()
         self._closed = False
         self._task: asyncio.Task[None] | None = None
@@ -62,13 +64,20 @@ class LiveFeed:
                 if self._now is None or seen == self._number:
                     await self._news.wait()
                     continue
-                new = KEPT if seen is None else self._number - seen
-                points = self.points[-new:]
-                first, seen = seen is None, self._number
-                yield event({"first": first, "points": points, "now": self._now})
+                news = self._told_after(seen)
+                seen = self._number
+                yield news
             yield event({"closing": True})
         finally:
             self.viewers -= 1
+
+    def _told_after(self, seen: int | None) -> bytes:
+        """Return the event for a viewer that has got the first `seen` points; None = it has just come."""
+        new = 0 if seen is None else min(self._number - seen, KEPT)
+        if new not in self._encoded:
+            points = self.points[-new:]
+            self._encoded[new] = event({"first": not new, "points": points, "now": self._now})
+        return self._encoded[new]
 
     async def _run(self, take: Callable[[], Taken]) -> None:
         with self.journal.listening():
@@ -77,6 +86,7 @@ class LiveFeed:
                     self._now, point = await asyncio.to_thread(take)
                     self._points.append(point)
                     self._number += 1
+                    self._encoded = {}
                     self._tell()
                 # Whoever looks on must not go blind because one look failed.
                 except Exception:

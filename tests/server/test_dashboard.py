@@ -1,5 +1,6 @@
 """The live page, its events, and both in a browser."""
 
+import asyncio
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import httpx
 import pytest
 
 from sglk.models.byte_level import EOS_ID
+from sglk.server import live_feed
 from sglk.server.app import create_app
 from sglk.server.http_server import HttpServer
 from sglk.server.live_feed import LiveFeed
@@ -173,6 +175,29 @@ def test_a_viewer_that_does_not_read_keeps_no_shutdown_waiting(monkeypatch: pyte
 
     assert served_until_signal(deployment, visit) < 10
     viewers[0].close()
+
+
+def test_a_thousand_viewers_cost_no_more_writing_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    def write(value: Any) -> bytes:
+        written.append(json.dumps(value).encode())
+        return written[-1]
+
+    monkeypatch.setattr(live_feed, "event", write)
+
+    async def look() -> list[bytes]:
+        feed = LiveFeed(every_s=3600)
+        feed.start(lambda: ({"running": 3}, {"t": 0}))
+        events = [feed.events() for _ in range(1000)]
+        first = await asyncio.gather(*(anext(each) for each in events))
+        feed.close()
+        return first
+
+    told = asyncio.run(look())
+    assert len(told) == 1000
+    assert {json.loads(each)["now"]["running"] for each in told} == {3}
+    assert len(written) == 1
 
 
 def test_a_snapshot_that_fails_is_no_end_of_the_feed(pair: Served, monkeypatch: pytest.MonkeyPatch) -> None:
