@@ -5,7 +5,7 @@ added, never renamed. All times are seconds, all figures are finite, and what is
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -134,6 +134,44 @@ class Counts:
 
 
 @dataclass
+class CostRecord:
+    """What the times of a simulated device rest on."""
+
+    kind: str
+    """`roofline` (peak figures of the chip's file, never compared with a device) or `calibration`."""
+    name: str
+    """Chip, or file of the calibration."""
+    error: float | None = None
+    """Median relative error of a step in the calibration's cross-validation."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class GroupRecord:
+    """One device group of a simulated deployment."""
+
+    name: str
+    chip: str
+    model: str
+    weight: float
+    replicas: int
+    devices: int
+    """All replicas together."""
+    requests: int
+    """Measured requests that it answered."""
+    busy_share: float
+    """Part of the run that its engines spent in steps, on average."""
+    kv_capacity_tokens: int
+    """Of one replica."""
+    weights_bytes: int
+    """Of one device."""
+    runtime: dict[str, Any]
+    cost: CostRecord
+    summary: dict[str, float | None]
+    engine_stats: dict[str, float]
+
+
+@dataclass
 class Record:
     """One benchmark run."""
 
@@ -164,13 +202,16 @@ class Record:
     engine_stats: dict[str, float] = field(default_factory=dict)
     """What the engine's counters grew by during the run."""
     warnings: list[str] = field(default_factory=list)
+    simulated_groups: list[GroupRecord] | None = None
+    """Of a run on the virtual clock, each device group; null = a server answered."""
     requests: list[RequestRecord] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
         """Return the record as JSON text: schema version first, requests last and one a line."""
-        data = asdict(self)
-        requests = [json.dumps(request, allow_nan=False) for request in data.pop("requests")]
+        data = asdict(replace(self, requests=[]))
+        del data["requests"]
+        requests = [json.dumps(vars(request), allow_nan=False) for request in self.requests]
         head = json.dumps({"schema_version": data.pop("schema_version"), **data}, indent=1, allow_nan=False)
         lines = ",\n  ".join(requests)
         return f'{head.removesuffix("}").rstrip()},\n "requests": [\n  {lines}\n ]\n}}'

@@ -9,7 +9,7 @@ from sglk.cache.radix import Prefix, RadixCache
 class PageTable:
     """Where the KV of one request lives: pages read from the prefix cache under a lock, then pages it holds itself."""
 
-    __slots__ = ("_cache", "_pool", "node", "pages", "shared")
+    __slots__ = ("_cache", "_pool", "capacity", "node", "pages", "shared")
 
     def __init__(self, pool: PagePool, cache: RadixCache) -> None:
         self._pool = pool
@@ -20,11 +20,8 @@ class PageTable:
         """Leading pages that belong to the prefix cache."""
         self.pages = array("q")
         """Pages of positions 0, page_size, 2 * page_size, ...; quick to make a tensor of."""
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that the pages hold."""
-        return len(self.pages) * self._pool.page_size
+        self.capacity = 0
+        """Tokens that the pages hold; read for every request in every step."""
 
     def open(self, tokens: tuple[int, ...]) -> int:
         """Start with the longest cached prefix of `tokens`; return its length in tokens."""
@@ -44,6 +41,7 @@ class PageTable:
         if missing > self._pool.free_pages:
             return False
         self.pages.extend(self._pool.allocate(missing, self.pages[-1] if self.pages else None))
+        self.capacity = len(self.pages) * self._pool.page_size
         return True
 
     def share(self, tokens: tuple[int, ...]) -> None:
@@ -56,7 +54,7 @@ class PageTable:
             self.share(tokens)
         self._pool.free(self.pages[self.shared :])
         self._cache.unlock(self.node)
-        self.node, self.shared, self.pages = self._cache.root, 0, array("q")
+        self.node, self.shared, self.pages, self.capacity = self._cache.root, 0, array("q"), 0
 
     def _adopt(self, prefix: Prefix) -> None:
         if len(prefix.pages) < self.shared:
@@ -65,3 +63,4 @@ class PageTable:
         self._cache.unlock(self.node)
         self.node, self.shared = prefix.node, len(prefix.pages)
         self.pages[: self.shared] = array("q", prefix.pages)
+        self.capacity = len(self.pages) * self._pool.page_size

@@ -1,15 +1,33 @@
 """The part of an engine that depends on its runtime parameters, and that is replaced when they change."""
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from sglk.cache.pages import PagePool
 from sglk.cache.radix import RadixCache
 from sglk.config.schema import RuntimeConfig
-from sglk.engine.batch import Runner
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats
 from sglk.engine.scheduler import Scheduler
 from sglk.errors import ConfigError
+
+
+class KVDevice(Protocol):
+    """What a core needs of a `Runner`: where the KV pool is, and what the model takes."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to `vocab_size - 1`."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together that the model can take."""
+
+    def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
+        """Return the KV tokens that fit; raises CapacityError when none does."""
+
+    def allocate_kv(self, num_pages: int, page_size: int) -> None:
+        """Make an empty KV pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +41,7 @@ class Core:
     limits: Limits
 
     @classmethod
-    def build(cls, runner: Runner, runtime: RuntimeConfig, eos_token_ids: frozenset[int]) -> "Core":
+    def build(cls, runner: KVDevice, runtime: RuntimeConfig, eos_token_ids: frozenset[int]) -> "Core":
         """Plan the KV pool and allocate it on the device; raises CapacityError or ConfigError."""
         context_length = _context_length(runner, runtime)
         pool = PagePool(runner.kv_capacity_tokens(runtime) // runtime.page_size, runtime.page_size)
@@ -55,7 +73,7 @@ class Core:
         )
 
 
-def _context_length(runner: Runner, runtime: RuntimeConfig) -> int:
+def _context_length(runner: KVDevice, runtime: RuntimeConfig) -> int:
     if runtime.context_length is None:
         return runner.context_length
     if runtime.context_length > runner.context_length:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from sglk.cache.table import PageTable
-from sglk.engine.batch import Scored
+from sglk.engine.batch import BatchRow, Scored
 from sglk.engine.logits import LogitRules
 from sglk.engine.messages import Finish, SamplingParams, TokenLogprob
 from sglk.engine.prefill import Lead
@@ -43,9 +43,14 @@ class Request:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of the prompt tokens after `prompt_logprobs_start`, as far as they are computed."""
     finish: Finish | None = None
+    decode_row: BatchRow | None = None
+    """Its row of the last step in which it decoded since it was admitted."""
+    most_tokens: int = field(init=False)
+    """Prompt and answer at its longest."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt_ids)
+        self.most_tokens = len(self.prompt_ids) + self.max_new_tokens
 
     @property
     def num_generated(self) -> int:
@@ -55,7 +60,7 @@ class Request:
     @property
     def new_tokens_left(self) -> int:
         """Tokens that may still be generated."""
-        return self.max_new_tokens - self.num_generated
+        return self.most_tokens - len(self.tokens)
 
     @property
     def pending(self) -> int:
@@ -93,5 +98,5 @@ class Request:
         self.tokens.append(token)
         if token in self.stop_ids:
             self.finish = Finish("stop", matched=token)
-        elif self.new_tokens_left <= 0:
+        elif len(self.tokens) >= self.most_tokens:
             self.finish = Finish("length")

@@ -148,8 +148,9 @@ class Scheduler:
         Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
         advanced = []
+        prefills = batch.num_prefills
         for index, (row, result) in enumerate(zip(batch.rows, results, strict=True)):
-            request = self.find(row.request_id)
+            request = self._decoding.get(row.request_id) or self.find(row.request_id)
             if request is None:
                 continue
             if isinstance(result, RowFailure):
@@ -158,9 +159,9 @@ class Scheduler:
                 request.computed = row.start + len(row.input_ids)
                 if result is None or not request.take(result):
                     continue
-                if index < batch.num_prefills:
+                if index < prefills:
                     request.table.share(tuple(request.tokens[: request.computed]))
-                if request.finish:
+                if request.finish is not None:
                     self.remove(request.request_id)
             advanced.append(request)
         return advanced
@@ -244,6 +245,7 @@ class Scheduler:
             self.cached_prompt_tokens += cached
         request.admissions += 1
         request.computed = cached
+        request.decode_row = None
         return True
 
     def _fits_pool(self, request: Request, expected: float) -> bool:
@@ -290,6 +292,17 @@ class Scheduler:
         return [self._decode_row(request) for request in self._decoding.values()]
 
     def _decode_row(self, request: Request) -> BatchRow:
+        """Return the row of its last token: that of the step before, moved on, since making one takes far longer."""
+        row, tokens = request.decode_row, request.tokens
+        if row is None:
+            row = request.decode_row = self._first_decode_row(request)
+        else:
+            row.input_ids = tokens[-1:]
+            row.start = len(tokens) - 1
+            row.num_generated = len(tokens) - len(request.prompt_ids)
+        return row
+
+    def _first_decode_row(self, request: Request) -> BatchRow:
         tokens = request.tokens
         return BatchRow(
             request_id=request.request_id,
