@@ -22,7 +22,7 @@ from sglk.engine.support import check_support
 from sglk.errors import BackendError
 from sglk.models.loader import LoadedModel, load_model
 from sglk.models.tokenizer import Tokenizer
-from sglk.parallel.ranks import ALONE, RankGroup, Ranks
+from sglk.parallel.ranks import ALONE, RankGroup, Ranks, patience_s
 from sglk.plugins import create_backend
 from sglk.plugins.elsewhere import address
 
@@ -110,7 +110,7 @@ def _check_devices(group: GroupConfig, ranks: int, backend: DeviceBackend) -> No
 
 def _load_one_for_all(config: ServeConfig, backend: DeviceBackend) -> tuple[Runner, Tokenizer]:
     """Load the first rank alone, of a device that computes nothing: the others would do the same at the same time."""
-    ranks = RankGroup(0, config.runtime.tp_size)
+    ranks = rank_group(config, 0)
     runner, tokenizer = load_on(config, ranks, backend)
     with TemporaryDirectory(prefix="sglk-ranks-") as folder:
         RankRunner(runner, ranks).join(Path(folder) / "store")
@@ -127,7 +127,7 @@ def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRu
             followers.append(follower := Follower(rank, folder))
             ending.callback(follower.stop)
             follower.send(Load(config, rank, factory))
-        ranks = RankGroup(0, size)
+        ranks = rank_group(config, 0)
         runner, tokenizer = load_on(config, ranks, backend)
         for follower in followers:
             follower.receive()
@@ -138,6 +138,11 @@ def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRu
         for follower in followers:
             follower.receive()
         return ParallelRunner(first, followers, ending.pop_all()), tokenizer
+
+
+def rank_group(config: ServeConfig, rank: int) -> RankGroup:
+    """Return the place of one rank of `config`, not yet joined."""
+    return RankGroup(rank, config.runtime.tp_size, patience_s(config.router))
 
 
 def _for_one_rank(config: ServeConfig) -> ServeConfig:
