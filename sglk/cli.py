@@ -22,6 +22,7 @@ COMMANDS = {
     "plugins": ("sglk.commands.plugins", "list the chip plugins and what is wrong with them"),
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "plan": ("sglk.commands.plan", "say whether and how a model fits, before anything starts"),
+    "simulate": ("sglk.commands.simulate", "let a deployment serve a workload on a virtual clock, without the device"),
     "ops": ("sglk.commands.ops", "list, test and time the ops of a model on a chip"),
     "traffic": ("sglk.commands.traffic", "show and move the traffic of a running server between device groups"),
     "advise": ("sglk.commands.advise", "name causes in a server's figures, and what to try"),

@@ -1,28 +1,23 @@
 """`sglk bench`: measure a deployment, or a running URL, under a workload."""
 
-import re
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sglk import atomic_file
-from sglk.bench.record import Record
 from sglk.bench.run import Progress as Done
 from sglk.bench.run import Subject, measure
 from sglk.bench.table import show
 from sglk.bench.target import LaunchedServer, Target, override_key
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
+from sglk.commands.record_file import check_output, command_line, free_path, save, why_invalid
 from sglk.commands.terminal import console, warn
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.compose import Composed, compose
-from sglk.config.secrets import masked
-from sglk.errors import ConfigError, RunError
+from sglk.errors import RunError
 
 EXAMPLES = (
     "sglk bench chip=cpu model=smollm2 workload=chat",
@@ -30,7 +25,6 @@ EXAMPLES = (
     "sglk bench workload=random workload.arrival=poisson workload.rate=4 bench.slo.ttft_s=0.5",
     "for n in 1 4 16; do sglk bench workload.concurrency=$n; done",
 )
-RUNS = Path("runs")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("bench", flags.arguments, flags.config_dir)
     config = composed.config
-    _check_output(config.bench.output)
+    check_output(config.bench.output)
     if config.bench.url is None:
         warn(composed.warnings)
     subject = _subject(composed, flags.arguments)
@@ -52,14 +46,14 @@ def run(arguments: Sequence[str]) -> int:
             config.workload,
             config.bench,
             subject=subject,
-            command=_command_line(arguments),
+            command=command_line("bench", arguments),
             on_progress=bar.advance,
         )
     # Printed before it is written: a full disk costs the file, not the result.
     console().print(show(record))
-    print(f"record: {_save(record, config, started)}")
+    print(f"record: {save(record, config.bench.output, started)}")
     if not record.valid:
-        raise RunError(_why_invalid(record))
+        raise RunError(why_invalid(record))
     return 0
 
 
@@ -67,7 +61,7 @@ def _target(composed: Composed[BenchConfig], flags: CommonFlags, started: dateti
     config = composed.config
     if config.bench.url is not None:
         return Target(config.bench.url, api_key=config.bench.api_key)
-    log = _free_path(started, config.chip.name, config.model.name, config.workload.name, ".log")
+    log = free_path(started, config.chip.name, config.model.name, config.workload.name, ".log")
     bar.say(f"starting {config.model.name} on {config.chip.name} (log: {log})")
     return LaunchedServer(
         flags.arguments,
@@ -90,68 +84,6 @@ def _subject(composed: Composed[BenchConfig], words: Sequence[str]) -> Subject:
         engine=config.engine.name if launched or "engine" in asked else None,
         backend=config.backend.name if launched or "backend" in asked else None,
         vocab_size=config.model.vocab_size if model_known else None,
-    )
-
-
-def _check_output(output: str | None) -> None:
-    """Refuse a record that could not be written before the run rather than after it."""
-    path = Path(output) if output is not None else RUNS / "record.json"
-    if (why := atomic_file.obstacle(path)) is not None:
-        raise ConfigError(f"cannot write the record to {str(path)!r}: {why}; write another bench.output")
-
-
-def _save(record: Record, config: BenchConfig, started: datetime) -> Path:
-    if config.bench.output is not None:
-        path = Path(config.bench.output)
-        record.save(path)
-        return path
-    path = _free_path(started, record.chip, record.model, config.workload.name, ".json")
-    try:
-        record.save(path)
-    except RunError:
-        path.unlink(missing_ok=True)
-        raise
-    return path
-
-
-def _free_path(started: datetime, chip: str | None, model: str | None, workload: str, suffix: str) -> Path:
-    """Return a new file of that name, empty, so that a run beside this one takes another."""
-    names = (f"{started:%Y%m%dT%H%M%SZ}", chip or "unknown", model or "unknown", workload)
-    stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
-    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    try:
-        RUNS.mkdir(parents=True, exist_ok=True)
-        return next(path for number in numbers if _reserved(path := RUNS / f"{stem}{number}{suffix}"))
-    except OSError as error:
-        raise RunError(f"cannot write to {str(RUNS)!r}: {error.strerror}; write another bench.output") from error
-
-
-def _reserved(path: Path) -> bool:
-    try:
-        path.open("x").close()
-    except FileExistsError:
-        return False
-    return True
-
-
-def _command_line(arguments: Sequence[str]) -> str:
-    """The command as it was typed, without its keys."""
-    shown = ["".join(_masked_word(word)) for word in arguments]
-    return shlex.join(["sglk", "bench", *shown])
-
-
-def _masked_word(word: str) -> tuple[str, str, str]:
-    key, equals, value = word.partition("=")
-    return key, equals, masked(value, key.rpartition(".")[2])
-
-
-def _why_invalid(record: Record) -> str:
-    counts = record.counts
-    bad = counts.failed + counts.timeout
-    first = next((request.error for request in record.requests if request.phase == "measured" and request.error), "")
-    return (
-        f"{bad} of {counts.requests} requests failed, more than bench.max_failure_rate="
-        f"{record.load.max_failure_rate:g} allows; first: {first}"
     )
 
 

@@ -15,6 +15,7 @@ _FLAGS = {
     "doctor": ("--json",),
     "ops": ("--json",),
     "plan": ("--json",),
+    "simulate": ("--json",),
 }
 _COMPOSING = {
     "serve": "serve",
@@ -24,6 +25,7 @@ _COMPOSING = {
     "doctor": "serve",
     "ops": "ops",
     "plan": "plan",
+    "simulate": "simulate",
 }
 """Command -> the command whose keys it takes; `show` takes those of all."""
 

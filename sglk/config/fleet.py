@@ -21,6 +21,7 @@ _NOT_SHARED = (
     "backend.options",
     "workload",
     "plan",
+    "simulate",
     "bench",
     "objective",
     "search",

@@ -14,6 +14,7 @@ from sglk.config.bench_schema import BenchConfig
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.plan_schema import PlanConfig
 from sglk.config.schema import ServeConfig
+from sglk.config.simulate_schema import SimulateConfig
 from sglk.config.tune_schema import TuneConfig
 
 ROOTS: dict[str, type[ServeConfig]] = {
@@ -22,6 +23,7 @@ ROOTS: dict[str, type[ServeConfig]] = {
     "tune": TuneConfig,
     "ops": OpsConfig,
     "plan": PlanConfig,
+    "simulate": SimulateConfig,
 }
 """Root dataclass per composable command."""
 
@@ -31,6 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "tune": ("chip", "model", "backend", "engine", "runtime", "workload", "objective", "search", "profiles"),
     "ops": ("chip", "model", "backend", "engine", "runtime", "profiles"),
     "plan": ("chip", "model", "backend", "engine", "runtime", "profiles"),
+    "simulate": ("chip", "model", "backend", "engine", "runtime", "workload", "profiles"),
 }
 """Configuration groups that a command composes, in the order of its defaults list."""
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-READS_PROFILES = ("serve", "bench", "ops", "plan")
+READS_PROFILES = ("serve", "bench", "ops", "plan", "simulate")
 """Commands that look for a tuned profile on their own."""
 
 

@@ -1,0 +1,78 @@
+"""Where the record of a run is written, and what it says of the command that made it."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from sglk import atomic_file
+from sglk.bench.record import Record
+from sglk.config.secrets import masked
+from sglk.errors import ConfigError, RunError
+
+RUNS = Path("runs")
+
+
+def check_output(output: str | None) -> None:
+    """Refuse a record that could not be written before the run rather than after it."""
+    path = Path(output) if output is not None else RUNS / "record.json"
+    if (why := atomic_file.obstacle(path)) is not None:
+        raise ConfigError(f"cannot write the record to {str(path)!r}: {why}; write another bench.output")
+
+
+def save(record: Record, output: str | None, started: datetime) -> Path:
+    """Write `record` to `output`, or to a new file in `runs`; return where it is."""
+    if output is not None:
+        path = Path(output)
+        record.save(path)
+        return path
+    path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
+    try:
+        record.save(path)
+    except RunError:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def free_path(started: datetime, chip: str | None, model: str | None, workload: str, suffix: str) -> Path:
+    """Return a new file of that name, empty, so that a run beside this one takes another."""
+    names = (f"{started:%Y%m%dT%H%M%SZ}", chip or "unknown", model or "unknown", workload)
+    stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
+    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
+    try:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        return next(path for number in numbers if _reserved(path := RUNS / f"{stem}{number}{suffix}"))
+    except OSError as error:
+        raise RunError(f"cannot write to {str(RUNS)!r}: {error.strerror}; write another bench.output") from error
+
+
+def command_line(command: str, arguments: Sequence[str]) -> str:
+    """Return the command as it was typed, without its keys."""
+    shown = ["".join(_masked_word(word)) for word in arguments]
+    return shlex.join(["sglk", command, *shown])
+
+
+def why_invalid(record: Record) -> str:
+    """Return why a record is not a valid result."""
+    counts = record.counts
+    bad = counts.failed + counts.timeout
+    first = next((request.error for request in record.requests if request.phase == "measured" and request.error), "")
+    return (
+        f"{bad} of {counts.requests} requests failed, more than bench.max_failure_rate="
+        f"{record.load.max_failure_rate:g} allows; first: {first}"
+    )
+
+
+def _reserved(path: Path) -> bool:
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _masked_word(word: str) -> tuple[str, str, str]:
+    key, equals, value = word.partition("=")
+    return key, equals, masked(value, key.rpartition(".")[2])

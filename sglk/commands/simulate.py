@@ -1,0 +1,123 @@
+"""`sglk simulate`: a deployment under a workload, on a virtual clock, without the device."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from rich.console import Console
+
+from sglk.bench.record import GroupRecord, Record
+from sglk.bench.table import show
+from sglk.commands.flags import common_flags
+from sglk.commands.help import command_help
+from sglk.commands.record_file import check_output, command_line, save, why_invalid
+from sglk.commands.terminal import console, plain_table, warn
+from sglk.config.compose import Composed, compose
+from sglk.config.fleet import replica_configs
+from sglk.config.schema import GroupConfig
+from sglk.config.simulate_schema import SimulateConfig
+from sglk.errors import ConfigError, RunError
+from sglk.simulation.run import simulate
+
+_EXAMPLES = (
+    "sglk simulate chip=kunlun model=qwen32b runtime.tp_size=2 workload=long_prompt",
+    "sglk simulate chip=h100 model=qwen7b workload=azure workload.file=conv.csv simulate.replicas=4",
+    "sglk simulate chip=a100_80g model=qwen7b workload=random workload.arrival=poisson workload.rate=8 --json",
+    """sglk simulate chip=h100 model=qwen7b groups='[{devices: "cuda:0", weight: 80}, {chip: l20, devices: "cuda:1", """
+    """weight: 20}]'""",
+)
+_FLAGS = (("--json", "print the record in place of the tables, and keep no file unless bench.output names one"),)
+_SUMMARY = (
+    "Let the real scheduler, prefix cache, memory plan and router serve a workload on a virtual clock. Steps take the\n"
+    "time of a calibration of the chip (`sglk calibrate`), else of its peak figures."
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Simulate, print the figures and write the record; returns 1 when too many requests failed."""
+    flags = common_flags(arguments, switches=("--json",))
+    if flags.help:
+        command_help("simulate", _SUMMARY, SimulateConfig, _EXAMPLES, _FLAGS)
+        return 0
+    composed: Composed[SimulateConfig] = compose("simulate", flags.arguments, flags.config_dir)
+    config = composed.config
+    if config.bench.url is not None:
+        raise ConfigError(f"bench.url={config.bench.url} is a running server, and a simulation asks none; leave it out")
+    check_output(config.bench.output)
+    warn(composed.warnings)
+    replicas = replica_configs(_side_by_side(composed), flags.config_dir)
+    started, began = datetime.now(timezone.utc), time.perf_counter()
+    record = simulate(config, replicas, command_line("simulate", arguments))
+    taken_s = time.perf_counter() - began
+    if "--json" in flags.switches:
+        print(record.to_json())
+    else:
+        _print(record, taken_s, console())
+    if config.bench.output is not None or "--json" not in flags.switches:
+        path = save(record, config.bench.output, started)
+        if "--json" not in flags.switches:
+            print(f"record: {path}")
+    if not record.valid:
+        raise RunError(why_invalid(record))
+    return 0
+
+
+def _side_by_side(composed: Composed[SimulateConfig]) -> Composed[SimulateConfig]:
+    """Return the deployment with as many replicas as `simulate.replicas` says."""
+    config = composed.config
+    count = config.simulate.replicas
+    if count is None:
+        return composed
+    if len(config.groups) > 1 or any(word.lstrip("+").startswith("groups") for word in composed.words):
+        raise ConfigError(
+            "simulate.replicas and groups both say how many replicas there are; name all devices in groups, or leave "
+            "groups out"
+        )
+    (group,) = config.groups
+    kind = group.devices[0].partition(":")[0]
+    devices = [f"{kind}:{index}" for index in range(count * len(group.devices))]
+    return replace(composed, config=replace(config, groups=[GroupConfig(group.name, devices)]))
+
+
+def _print(record: Record, taken_s: float, screen: Console) -> None:
+    screen.print(show(record))
+    groups = record.simulated_groups or []
+    table = plain_table(
+        "group", "chip", "replicas x devices", "requests", "busy", "tokens/s", "KV tokens", "hit rate", "retracted"
+    )
+    for group in groups:
+        table.add_row(*_cells(group))
+    screen.print()
+    screen.print(table)
+    for line in dict.fromkeys(map(_basis, groups)):
+        screen.print(line, style="dim", highlight=False)
+    speed = record.duration_s / taken_s
+    screen.print(
+        f"{record.duration_s:.1f} s of service in {taken_s:.2f} s, {speed:,.0f} times as fast",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _cells(group: GroupRecord) -> list[str]:
+    output, hits = group.summary["output_throughput"], group.engine_stats.get("cache_hit_rate")
+    return [
+        group.name,
+        group.chip,
+        f"{group.replicas} x {group.devices // group.replicas}",
+        str(group.requests),
+        f"{group.busy_share:.0%}",
+        "-" if output is None else f"{output:,.1f}",
+        f"{group.kv_capacity_tokens:,}",
+        "-" if hits is None else f"{hits:.1%}",
+        f"{group.engine_stats['retractions']:g}",
+    ]
+
+
+def _basis(group: GroupRecord) -> str:
+    cost = group.cost
+    if cost.kind == "roofline":
+        return f"times on {group.chip}: roofline, not calibrated"
+    error = "" if cost.error is None else f", steps within {cost.error:.1%} (median of its cross-validation)"
+    return f"times on {group.chip}: calibration {cost.name}{error}"

@@ -1,0 +1,21 @@
+"""Settings of a simulation."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from sglk.config.bench_schema import BenchConfig
+
+
+@dataclass
+class WhatIfConfig:
+    """A deployment other than the composed one."""
+
+    replicas: Optional[int] = None
+    """Engines side by side, each on `runtime.tp_size` devices; null = as `groups` says."""
+
+
+@dataclass
+class SimulateConfig(BenchConfig):
+    """Root of `simulate.yaml`: a deployment, a workload, and what is to be different about them."""
+
+    simulate: WhatIfConfig = field(default_factory=WhatIfConfig)

@@ -1,0 +1,153 @@
+"""An engine on a virtual clock: the real scheduler, prefix cache, page account and limits, without the model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from sglk.engine.batch import Batch
+from sglk.engine.core import Core
+from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
+from sglk.engine.request import Request
+from sglk.simulation.clock import VirtualClock
+
+StepTime = Callable[[Batch], float]
+"""Seconds from the beginning of a step to that of the next."""
+
+OnOutput = Callable[[Output], None]
+
+_STRIDE = 7919
+"""A prime: answers of different requests do not run into each other."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    request: GenerateRequest
+    on_output: OnOutput
+    times_s: list[float] = field(default_factory=list)
+
+
+class VirtualEngine:
+    """Serves requests as `sglk.engine.engine.Engine` does: what came in during a step joins the queue at its end.
+
+    A step takes the time that the cost model gives it, and tokens are made up: they depend on the request's own seed
+    and their place in the answer. Callers get a message with the first token and one with the last; the time of each
+    token is appended to the list that `times` has for the request, which its caller may take away.
+    """
+
+    failure: str | None = None
+    is_alive = True
+    stuck_s = 0.0
+
+    def __init__(
+        self, name: str, core: Core, step_s: StepTime, clock: VirtualClock, times: dict[str, list[float]]
+    ) -> None:
+        """Outputs carry `name`; `times` may be shared by engines."""
+        self.name = name
+        self.core = core
+        self.busy_s = 0.0
+        """Seconds spent in steps."""
+        self._step_s = step_s
+        self._clock = clock
+        self._times = times
+        self._counters = EngineStats()
+        self._inbox: list[Callable[[], None]] = []
+        self._answers: dict[str, _Answer] = {}
+        self._running = False
+
+    def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
+        """Check and queue `request`; raises RequestError when it cannot be served."""
+        request = self.core.limits.check(request)
+        answer = _Answer(request, on_output)
+        self._answers[request.request_id] = answer
+        self._times[request.request_id] = answer.times_s
+        self._post(lambda: self._add(request))
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step."""
+        self._post(partial(self._abort, request_id))
+
+    def stats(self) -> EngineStats:
+        """Return gauges and counters as of now."""
+        core, live = self.core, len(self._answers)
+        running = min(core.scheduler.num_running, live)
+        return replace(
+            core.add_counters(self._counters),
+            running_requests=running,
+            queued_requests=live - running,
+            kv_capacity_tokens=core.pool.num_tokens,
+            kv_used_tokens=core.used_tokens,
+            kv_cached_tokens=core.evictable_tokens,
+        )
+
+    def shutdown(self, drain_timeout_s: float = 0.0) -> None:
+        """Return at once: nothing runs outside the clock."""
+
+    def _post(self, task: Callable[[], None]) -> None:
+        self._inbox.append(task)
+        if not self._running:
+            self._running = True
+            # Whatever comes at the same moment takes part in the same step.
+            self._clock.after(0.0, self._begin)
+
+    def _add(self, request: GenerateRequest) -> None:
+        if request.request_id in self._answers:
+            self.core.scheduler.add(request)
+
+    def _abort(self, request_id: str) -> None:
+        answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            self.core.scheduler.remove(request_id)
+            self._counters.requests_aborted += 1
+            answer.on_output(self._message(answer, (), 0, Finish("abort")))
+
+    def _begin(self) -> None:
+        while self._inbox:
+            tasks, self._inbox = self._inbox, []
+            for task in tasks:
+                task()
+        batch = self.core.scheduler.schedule()
+        if batch is None:
+            self._running = False
+            return
+        seconds = self._step_s(batch)
+        self.busy_s += seconds
+        self._clock.after(seconds, lambda: self._end(batch))
+
+    def _end(self, batch: Batch) -> None:
+        vocab_size, now = self.core.limits.vocab_size, self._clock.now
+        results = [(row.seed + row.num_generated * _STRIDE) % vocab_size if row.samples else None for row in batch.rows]
+        self._counters.steps += 1
+        answers, advanced = self._answers, self.core.scheduler.update(batch, results)
+        self._counters.generated_tokens += len(advanced)
+        for request in advanced:
+            answer = answers[request.request_id]
+            answer.times_s.append(now)
+            if request.finish is not None or len(answer.times_s) == 1:
+                self._tell(answer, request)
+        self._begin()
+
+    def _tell(self, answer: _Answer, request: Request) -> None:
+        new = 1 if request.finish is None or request.num_generated == 1 else request.num_generated - 1
+        if request.finish is not None:
+            del self._answers[request.request_id]
+            self._counters.requests_finished += 1
+        answer.on_output(self._message(answer, request.tokens[-new:], request.num_generated, request.finish, request))
+
+    def _message(
+        self,
+        answer: _Answer,
+        tokens: Sequence[int],
+        generated: int,
+        finish: Finish | None,
+        request: Request | None = None,
+    ) -> Output:
+        return Output(
+            request_id=answer.request.request_id,
+            token_ids=tuple(tokens),
+            text="",
+            prompt_tokens=len(answer.request.prompt_ids),
+            completion_tokens=generated,
+            cached_tokens=0 if request is None else request.cached_tokens,
+            finish=finish,
+            replica=self.name,
+        )

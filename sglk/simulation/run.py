@@ -1,0 +1,209 @@
+"""One simulated run: draw the workload, let it pass on the virtual clock, and write it down as a benchmark would."""
+
+import dataclasses
+import gc
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+
+from sglk.bench.machine import client_versions, describe_machine, describe_tool
+from sglk.bench.metrics import count, duration, summarise
+from sglk.bench.prompts import Vocabulary
+from sglk.bench.record import CostRecord, GroupRecord, LoadRecord, Record, RequestRecord, ServerRecord
+from sglk.bench.warnings import warnings_for
+from sglk.bench.workload import TEXTS, Medium, plan, workload_dict
+from sglk.config.bench_schema import BenchConfig
+from sglk.config.fleet import ReplicaConfig
+from sglk.errors import ConfigError
+from sglk.simulation.clients import Clients
+from sglk.simulation.clock import VirtualClock
+from sglk.simulation.deployment import VirtualDeployment, VirtualReplica
+from sglk.simulation.words import TEMPLATE_TOKENS
+
+_COUNTERS = ("prompt_tokens", "cached_prompt_tokens", "generated_tokens", "steps", "retractions", "evicted_tokens")
+
+
+def simulate(config: BenchConfig, replicas: Sequence[ReplicaConfig], command: str | None = None) -> Record:
+    """Return the record of the workload of `config` on `replicas`, marked as simulated.
+
+    The prefix caches are empty at the beginning. The same configuration gives the same record but for the date.
+    Raises CapacityError for a deployment that cannot start, ConfigError where figures of a chip are missing and for a
+    workload that does not fit.
+    """
+    deployment = VirtualDeployment(replicas, config.router, VirtualClock())
+    vocab_size = min(each.engine.core.limits.vocab_size for each in deployment.replicas)
+    medium = _medium(config, vocab_size)
+    conversations = plan(config.workload, medium, _salt(config) or "").measured
+    _check_context(config, deployment, max(map(medium.least_tokens, conversations)))
+    clients = Clients(deployment, config.workload, vocab_size, config.bench.timeout_s)
+    with _uncollected():
+        requests = clients.run(conversations)
+    return _record(config, deployment, medium, requests, clients.replicas, command)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave the garbage alone: a run makes none to speak of, and looking for it among its requests takes time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _medium(config: BenchConfig, vocab_size: int) -> Medium:
+    if config.workload.kind in TEXTS:
+        return Medium(None, overhead_tokens=TEMPLATE_TOKENS)
+    return Medium(Vocabulary(vocab_size))
+
+
+def _salt(config: BenchConfig) -> str | None:
+    """Return the salt of the prompts: the one that is given, since a random one would change nothing but the tokens."""
+    return (config.bench.salt or "simulated") if config.bench.cache == "salt" else None
+
+
+def _check_context(config: BenchConfig, deployment: VirtualDeployment, longest: int) -> None:
+    limit = min(each.engine.core.limits.context_length for each in deployment.replicas)
+    if longest > limit:
+        raise ConfigError(
+            f"workload {config.workload.name!r} asks for {longest} tokens of prompt and answer, the model takes "
+            f"{limit}; lower workload.input_len, .prefix_len or .output_len (of a file workload.max_input_len)"
+        )
+
+
+def _record(
+    config: BenchConfig,
+    deployment: VirtualDeployment,
+    medium: Medium,
+    requests: list[RequestRecord],
+    answered: dict[int, str],
+    command: str | None,
+) -> Record:
+    now = datetime.now(timezone.utc)
+    counts, bad = count(requests), sum(not request.ok for request in requests)
+    span_s, first = duration(requests), deployment.replicas[0]
+    groups = _groups(config, deployment, requests, answered, span_s)
+    load = LoadRecord(
+        api="chat" if config.workload.kind in TEXTS else "generate",
+        cache=config.bench.cache,
+        url="simulated",
+        timeout_s=config.bench.timeout_s,
+        max_failure_rate=config.bench.max_failure_rate,
+        salt=_salt(config),
+        tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
+        slo=asdict(config.bench.slo),
+    )
+    record = Record(
+        id="",
+        kind="simulated",
+        created=now.isoformat(timespec="seconds"),
+        command=command,
+        tool=describe_tool(),
+        machine=describe_machine(),
+        versions=client_versions(),
+        chip=config.chip.name,
+        model=config.model.name,
+        engine=config.engine.name,
+        backend=config.backend.name,
+        server=_server(first),
+        runtime=asdict(first.plan.config.runtime),
+        workload=workload_dict(config.workload),
+        load=load,
+        counts=counts,
+        duration_s=round(span_s, 6),
+        valid=counts.completed > 0 and bad <= config.bench.max_failure_rate * counts.requests,
+        summary=summarise(requests, config.bench.slo),
+        engine_stats=_with_hit_rate([group.engine_stats for group in groups]),
+        warnings=warnings_for(requests, asked_cache=config.bench.cache, cache=config.bench.cache) + _notes(groups),
+        simulated_groups=groups,
+        requests=requests,
+    )
+    record.id = f"{now:%Y%m%dT%H%M%S}-{_digest(record)}"
+    return record
+
+
+def _server(replica: VirtualReplica) -> ServerRecord:
+    found = replica.plan.found
+    return ServerRecord(
+        runtime=asdict(replica.plan.config.runtime),
+        kv_capacity_tokens=replica.engine.core.pool.num_tokens,
+        weights_bytes=found.weights.total,
+        peak_memory_bytes=found.weights.total + found.kv_bytes + found.activations,
+        device=f"{replica.plan.config.chip.title} (simulated)",
+        dtype=found.dtype,
+    )
+
+
+def _groups(
+    config: BenchConfig,
+    deployment: VirtualDeployment,
+    requests: Sequence[RequestRecord],
+    answered: dict[int, str],
+    span_s: float,
+) -> list[GroupRecord]:
+    members: dict[str, list[VirtualReplica]] = {}
+    for each in deployment.replicas:
+        members.setdefault(each.group, []).append(each)
+    found = []
+    for name, replicas in members.items():
+        names, first = {each.name for each in replicas}, replicas[0]
+        own = [request for request in requests if answered.get(request.index) in names]
+        basis = first.cost.basis
+        found.append(
+            GroupRecord(
+                name=name,
+                chip=first.plan.config.chip.name,
+                model=first.plan.config.model.name,
+                weight=deployment.router.weights.shares[name],
+                replicas=len(replicas),
+                devices=len(replicas) * first.plan.found.tp_size,
+                requests=len(own),
+                busy_share=round(sum(each.engine.busy_s for each in replicas) / len(replicas) / span_s, 6)
+                if span_s
+                else 0.0,
+                kv_capacity_tokens=first.engine.core.pool.num_tokens,
+                weights_bytes=first.plan.found.weights.total,
+                runtime=asdict(first.plan.config.runtime),
+                cost=CostRecord(basis.kind, basis.name, basis.error, list(basis.notes)),
+                summary=summarise(own, config.bench.slo),
+                engine_stats=_stats(replicas),
+            )
+        )
+    return found
+
+
+def _stats(replicas: Sequence[VirtualReplica]) -> dict[str, float]:
+    stats = [each.engine.stats() for each in replicas]
+    return _with_hit_rate([{name: float(getattr(each, name)) for name in _COUNTERS} for each in stats])
+
+
+def _with_hit_rate(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the sums of counters, and the hit rate that follows."""
+    total: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
+    for part in parts:
+        for name in _COUNTERS:
+            total[name] += part[name]
+    if total["prompt_tokens"]:
+        total["cache_hit_rate"] = total["cached_prompt_tokens"] / total["prompt_tokens"]
+    return total
+
+
+def _notes(groups: Sequence[GroupRecord]) -> list[str]:
+    """Say how far to believe the figures."""
+    notes = []
+    for group in groups:
+        if group.cost.kind == "roofline":
+            notes.append(f"{group.chip}: times are of a roofline over the chip's peak figures, not calibrated")
+        notes += [f"{group.chip}: {note}" for note in group.cost.notes]
+    return list(dict.fromkeys(notes))
+
+
+def _digest(record: Record) -> str:
+    """Return six digits that the configuration and the figures of a record decide, and its date does not."""
+    shape = dataclasses.replace(record, created="", id="", command=None, requests=[])
+    return hashlib.sha256(json.dumps(asdict(shape), sort_keys=True).encode()).hexdigest()[:6]
