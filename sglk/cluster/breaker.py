@@ -38,6 +38,9 @@ class Breaker:
         """What failed last, whether or not it opened the breaker."""
         self.opened = 0
         """How often it has opened."""
+        self.failed_probes = 0
+        """Probes that have failed since the last good answer."""
+        self._sick_since_s: float | None = None
 
     @property
     def state(self) -> BreakerState:
@@ -51,6 +54,11 @@ class Breaker:
         """Whether a request may pass now."""
         return self._open_until_s is None or (self.state == "half_open" and not self._probing)
 
+    @property
+    def sick_s(self) -> float:
+        """For how many seconds it has been open without a good answer; 0 after one, and after a restart."""
+        return 0.0 if self._sick_since_s is None else self._clock() - self._sick_since_s
+
     def enter(self) -> bool:
         """Let a request pass; returns whether it is a probe, whose end must then be told as one.
 
@@ -63,6 +71,7 @@ class Breaker:
 
     def succeed(self, probe: bool) -> None:
         """Note a good answer; that of a probe closes the breaker."""
+        self._recover()
         if probe:
             self.close()
         elif self._open_until_s is None:
@@ -72,6 +81,7 @@ class Breaker:
         """Note a failure; requests that had entered before the breaker opened change nothing any more."""
         self.last_error = error
         if probe:
+            self.failed_probes += 1
             self._cool_down_s = min(2 * self._cool_down_s, self._settings.longest_s)
             self._open()
         elif self._open_until_s is None:
@@ -90,7 +100,8 @@ class Breaker:
         self._open()
 
     def close(self) -> None:
-        """Let all pass again, as after a restart."""
+        """Let all pass again."""
+        self._recover()
         self._failures = 0
         self._open_until_s = None
         self._probing = False
@@ -98,12 +109,19 @@ class Breaker:
 
     def probe_next(self) -> None:
         """Let the next request pass as a probe, as after a restart."""
+        self._recover()
         self._failures = 0
         self._probing = False
         self._open_until_s = self._clock()
 
+    def _recover(self) -> None:
+        self.failed_probes = 0
+        self._sick_since_s = None
+
     def _open(self) -> None:
         self.opened += 1
+        if self._sick_since_s is None:
+            self._sick_since_s = self._clock()
         self._probing = False
         self._failures = 0
         self._open_until_s = self._clock() + self._cool_down_s

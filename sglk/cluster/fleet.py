@@ -57,7 +57,9 @@ class Fleet:
         self.supervisor = Supervisor(
             self.router,
             {name: partial(self._relaunch, name) for name in self.configs},
-            SupervisorSettings(settings.step_timeout_s, settings.restart_wait_s),
+            SupervisorSettings(
+                settings.step_timeout_s, first_wait_s=settings.restart_wait_s, sick_s=settings.restart_after_s
+            ),
         )
         self._ramp_lock = threading.Lock()
         self._closing = threading.Event()

@@ -23,8 +23,14 @@ class SupervisorSettings:
     step_timeout_s: float = 120.0
     """A step that takes longer is one that never ends."""
     first_wait_s: float = 1.0
-    """Before the first restart; doubles with each one that fails."""
+    """Before the first restart; doubles with each one that does not help."""
     longest_wait_s: float = 60.0
+    sick_s: float = 30.0
+    """How long a replica may fail all that it is sent, probes included, before it is started again."""
+
+
+FAILED_PROBES = 2
+"""Probes that must have failed before a replica that lives is started again: one may have been a bad request."""
 
 
 @dataclass(slots=True)
@@ -33,6 +39,8 @@ class _Care:
 
     wait_s: float
     due_s: float = 0.0
+    back_s: float = 0.0
+    """When it last came back."""
     thread: threading.Thread | None = None
 
 
@@ -88,10 +96,29 @@ class Supervisor:
             self._router.give_up(replica, engine.failure or "the engine stopped")
         elif engine.stuck_s > self._settings.step_timeout_s:
             self._router.give_up(replica, f"a step has been running for {engine.stuck_s:.3g} s")
+        elif self._only_fails(replica):
+            told = f"nothing but failures for {replica.breaker.sick_s:.3g} s, the last: {replica.breaker.last_error}"
+            self._router.give_up(replica, told)
         else:
+            self._note_health(replica)
             return
-        care = self._care[replica.name]
+        self._wait_longer(self._care[replica.name])
+
+    def _only_fails(self, replica: Replica) -> bool:
+        """Whether a replica that lives should be started again; none that has anything left to lose."""
+        breaker = replica.breaker
+        lasting = breaker.sick_s > self._settings.sick_s and breaker.failed_probes >= FAILED_PROBES
+        return lasting and not replica.open_requests
+
+    def _note_health(self, replica: Replica) -> None:
+        """Forget the failures of one that has stayed well for as long as the next wait would be."""
+        care = self._care.get(replica.name)
+        if care and replica.breaker.state == "closed" and self._clock() - care.back_s >= care.wait_s:
+            care.wait_s = self._settings.first_wait_s
+
+    def _wait_longer(self, care: _Care) -> None:
         care.due_s = self._clock() + care.wait_s
+        care.wait_s = min(2 * care.wait_s, self._settings.longest_wait_s)
 
     def _restart(self, replica: Replica) -> None:
         replica.state = "restarting"
@@ -110,15 +137,15 @@ class Supervisor:
         # A device in trouble raises anything; the next attempt may find it well.
         except Exception as error:  # noqa: BLE001
             reason = str(error) if isinstance(error, SglkError) else f"{type(error).__name__}: {error}"
-            care.wait_s = min(2 * care.wait_s, self._settings.longest_wait_s)
-            care.due_s = self._clock() + care.wait_s
-            logger.error("replica %s did not start again, next attempt in %g s: %s", replica.name, care.wait_s, reason)
+            wait_s = care.wait_s
+            self._wait_longer(care)
+            logger.error("replica %s did not start again, next attempt in %g s: %s", replica.name, wait_s, reason)
             replica.breaker.last_error = reason
             replica.state = "failed"
             return
         with self._lock:
             if not self._closing:
-                care.wait_s = self._settings.first_wait_s
+                care.back_s = self._clock()
                 self._router.bring_back(replica, engine)
                 return
         engine.shutdown(0.0)

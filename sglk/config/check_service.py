@@ -56,7 +56,7 @@ def router_problems(router: RouterConfig) -> Iterator[str]:
     """Yield what is wrong with the settings of the router."""
     yield from one_of("router.policy", router.policy, BALANCES)
     yield from at_least("router.breaker_failures", router.breaker_failures, 1)
-    for name in ("breaker_cool_down_s", "step_timeout_s", "restart_wait_s"):
+    for name in ("breaker_cool_down_s", "step_timeout_s", "restart_wait_s", "restart_after_s"):
         yield from positive(f"router.{name}", getattr(router, name))
     header = router.session_header
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header):

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from omegaconf import MISSING
 
+from sglk.config.engine_schema import EngineConfig, UpstreamConfig
 from sglk.config.provenance import ProfileRecord
 
 
@@ -39,6 +40,8 @@ class ChipConfig:
     """Peak memory bandwidth, 10^9 bytes/s."""
     interconnect_gb_s: Optional[float] = None
     """Peak bandwidth between two chips of one machine, 10^9 bytes/s."""
+    devices_per_machine: Optional[int] = None
+    """Chips of the machine that it is usually built into; null = not known, and counted as 1."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
     """Peak dense (not sparse) rate per dtype name, 10^12 operations/s."""
     dtypes: list[str] = field(default_factory=list)
@@ -129,15 +132,10 @@ class BackendConfig:
     """Environment variables that the plugin's libraries read when they load; one that is set already stays."""
     options: dict[str, Any] = field(default_factory=dict)
     """Free-form options handed to the plugin."""
-
-
-@dataclass
-class EngineConfig:
-    """The serving engine."""
-
-    name: str = "native"
-    extra_args: dict[str, Any] = field(default_factory=dict)
-    """Free-form arguments handed to an upstream engine; `native` takes none."""
+    visible_devices: Optional[str] = None
+    """Environment variable by which the chip's libraries choose among its devices, for engines that are not sglk's."""
+    upstream: dict[str, UpstreamConfig] = field(default_factory=dict)
+    """What engines that are not sglk's own need on the chip, by their names."""
 
 
 @dataclass
@@ -177,8 +175,8 @@ class RuntimeConfig:
     """Most tokens of prompt and answer together; null = the model's own."""
     allow_auto_truncate: bool = False
     """Cut an over-long prompt from the left, leaving room for the answer, instead of refusing it."""
-    tp_size: int = 1
-    """Tensor-parallel devices per replica."""
+    tp_size: Optional[int] = None
+    """Tensor-parallel devices per replica; null = as few as hold the weights and one request of full length."""
     device_memory_gib: Optional[float] = None
     """Memory to plan with; null = the chip's own or what the device reports."""
     num_threads: Optional[int] = None
@@ -252,7 +250,7 @@ class GroupConfig:
     model: Optional[str] = None
     """Option of the group `model`, with the same tokenizer as the chosen one; null = the chosen one."""
     tp_size: Optional[int] = None
-    """Tensor-parallel devices per replica; null = `runtime.tp_size`."""
+    """Tensor-parallel devices per replica; null = `runtime.tp_size`, a choice among what divides the group's devices."""
     runtime: dict[str, Any] = field(default_factory=dict)
     """Runtime parameters of this group alone, such as `mem_fraction_static: 0.75`."""
 
@@ -274,7 +272,9 @@ class RouterConfig:
     step_timeout_s: float = 120.0
     """A step that takes longer counts as hung."""
     restart_wait_s: float = 1.0
-    """Before the first restart of a replica that died; doubles with each failed one, up to a minute."""
+    """Before the first restart of a replica; doubles with each one that does not help, up to a minute."""
+    restart_after_s: float = 30.0
+    """A replica that lives but has failed all requests, probes included, for so long is started again."""
 
 
 @dataclass

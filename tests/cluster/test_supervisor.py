@@ -102,14 +102,94 @@ def test_a_restart_on_request_gives_up_what_runs_and_forgets_the_prefixes() -> N
         router.groups["a"].replicas[0].engine.shutdown()
 
 
-def test_a_replica_that_only_fails_requests_is_left_to_its_breaker() -> None:
-    with fleet({"a": dying(), "b": ScriptedRunner()}, breaker=ONE_FAILURE) as router:
-        supervisor = Supervisor(router, {})
+def test_a_replica_that_lives_but_fails_is_left_to_its_breaker_and_at_last_started_again() -> None:
+    clock = Clock()
+    with fleet({"a": dying(), "b": ScriptedRunner()}, breaker=ONE_FAILURE, clock=clock) as router:
+        supervisor = Supervisor(router, {"a/0": lambda: engine_of(ScriptedRunner())}, clock=clock)
+        replica = router.groups["a"].replicas[0]
         for index in range(4):
             assert ask(router, f"r{index}").wait().reason == "length"
-        supervisor.tick()
-        assert router.groups["a"].replicas[0].state == "serving"
         assert router.groups["a"].trouble == "circuit breaker open: the step failed: RuntimeError: device lost"
+        clock.now_s += 100
+        supervisor.tick()
+        # One failure may have been its request's own fault, whenever it was.
+        assert replica.state == "serving"
+        for index in range(2):
+            ask(router, f"s{index}").wait()
+            ask(router, f"t{index}").wait()
+            clock.now_s += 100
+        supervisor.tick()
+        assert replica.state == "failed"
+        assert replica.breaker.last_error == (
+            "nothing but failures for 300 s, the last: the step failed: RuntimeError: device lost"
+        )
+        clock.now_s += 1
+        _tick_until_serving(supervisor, router)
+        assert [ask(router, f"u{index}").wait().reason for index in range(4)] == ["length"] * 4
+        assert replica.breaker.state == "closed"
+        replica.engine.shutdown()
+
+
+def test_a_replica_that_fails_some_and_answers_others_is_not_started_again() -> None:
+    clock = Clock()
+    fussy = ScriptedRunner(spoils=lambda row: "not this one" if len(row.input_ids) > 8 else None)
+    with fleet({"a": fussy}, breaker=ONE_FAILURE, clock=clock) as router:
+        supervisor = Supervisor(router, {"a/0": lambda: engine_of(ScriptedRunner())}, clock=clock)
+        for index in range(6):
+            assert ask(router, f"bad{index}", "much too long for it").wait().reason == "error"
+            assert ask(router, f"good{index}", "x").wait().reason == "length"
+            clock.now_s += 100
+            supervisor.tick()
+        assert router.groups["a"].replicas[0].state == "serving"
+
+
+def test_a_replica_with_an_answer_under_way_is_not_started_again() -> None:
+    clock, gate = Clock(), threading.Event()
+    with fleet({"a": ScriptedRunner(gate=gate)}, breaker=ONE_FAILURE, clock=clock) as router:
+        supervisor = Supervisor(router, {"a/0": lambda: engine_of(ScriptedRunner())}, clock=clock)
+        replica = router.groups["a"].replicas[0]
+        running = ask(router, "running")
+        for _ in range(3):
+            replica.breaker.fail("sick", probe=replica.breaker.enter())
+            clock.now_s += 100
+        supervisor.tick()
+        assert replica.state == "serving"
+        gate.set()
+        assert running.wait().reason == "length"
+
+
+def test_a_replica_that_starts_and_dies_again_is_started_later_and_later() -> None:
+    clock, starts = Clock(), []
+
+    def launch() -> Engine:
+        starts.append(clock.now_s)
+        return engine_of(ScriptedRunner())
+
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, clock=clock) as router:
+        settings = SupervisorSettings(first_wait_s=1, longest_wait_s=4)
+        supervisor = Supervisor(router, {"a/0": launch}, settings, clock)
+        replica = router.groups["a"].replicas[0]
+
+        def die_and_come_back() -> None:
+            kill(router, "a")
+            supervisor.tick()
+            while replica.state != "serving":
+                clock.now_s += 0.5
+                supervisor.tick()
+                _settled(supervisor)
+
+        for _ in range(4):
+            die_and_come_back()
+        assert [later - before for before, later in pairwise(starts)] == [2, 4, 4]
+        # A probe that goes well, and some time without trouble, make up for it.
+        for index in range(2):
+            ask(router, f"r{index}").wait()
+        clock.now_s += 4
+        supervisor.tick()
+        well_s = clock.now_s
+        die_and_come_back()
+        assert starts[-1] - well_s == 1
+        replica.engine.shutdown()
 
 
 def test_a_replica_that_is_ready_after_the_end_does_not_come_back() -> None:
