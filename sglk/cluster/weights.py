@@ -124,4 +124,5 @@ def checked(shares: Mapping[str, object], names: Collection[str], *, partly: boo
     if not partly and not any(shares.values()):
         message = "all weights would be 0; give at least one group a positive weight"
         raise RequestError(message, param="weights", code="invalid_value")
-    return {name: float(share) for name, share in shares.items() if isinstance(share, int | float)}
+    # Of the two zeros, the one without a sign.
+    return {name: float(share) or 0.0 for name, share in shares.items() if isinstance(share, int | float)}

@@ -1,6 +1,7 @@
 """Weights that a configuration centre writes into a file."""
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,19 @@ Stamp = tuple[int, int, int]
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads YAML without aliases, by which a few lines can stand for more than memory holds."""
+    """Reads YAML without aliases, by which a few lines can stand for more than memory holds, and names no key twice."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias, `*name`; write the values out")
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if (twice := next(iter(names.most_common(1)), ("", 0)))[1] > 1:
+            raise yaml.YAMLError(f"{twice[0][:60]!r} stands there twice; give each group one weight")
+        return node
 
 
 class WeightsFile:

@@ -48,6 +48,10 @@ def test_of_two_names_none_is_ever_more_than_one_pick_from_its_share(first: int,
         assert abs(counts["a"] - done * first / (first + second)) <= 1
 
 
+def test_a_zero_has_no_sign() -> None:
+    assert str(checked({"a": -0.0, "b": 1}, "ab")) == "{'a': 0.0, 'b': 1.0}"
+
+
 def test_ratios_do_not_depend_on_their_sum() -> None:
     assert whole_ratios({"a": 80, "b": 20}) == whole_ratios({"a": 0.8, "b": 0.2}) == {"a": 4, "b": 1}
 

@@ -68,6 +68,8 @@ def test_weights_set_by_hand_hold_until_the_file_changes(router: Router, tmp_pat
         ("a: " + "9" * 400, "is not a number from 0 up"),
         ("a: [[[[1]]]]", "weight [[...]"),
         ("a: .inf", "weight inf"),
+        ("a: 1\nb: 2\na: 3", "'a' stands there twice"),
+        ('{"weights": {"a": 1, "a": 1}}', "'a' stands there twice"),
     ],
 )
 def test_a_bad_file_keeps_the_last_good_weights_and_says_so(
