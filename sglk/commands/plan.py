@@ -8,7 +8,6 @@ from sglk.commands.help import command_help
 from sglk.commands.plan_document import document
 from sglk.commands.plan_tables import print_plan
 from sglk.commands.terminal import warn
-from sglk.config.check import ENGINES
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
 from sglk.config.plan_schema import PlanConfig
@@ -33,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         command_help("plan", _SUMMARY, PlanConfig, _EXAMPLES, _FLAGS)
         return 0
-    composed = compose("plan", [_planned_engine(word) for word in flags.arguments], flags.config_dir)
+    composed = compose("plan", flags.arguments, flags.config_dir)
     warn(composed.warnings)
     plan = plan_deployment(replica_configs(composed, flags.config_dir), composed.config.plan)
     if "--json" in flags.switches:
@@ -41,9 +40,3 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_plan(plan)
     return 0 if plan.verdict == "fits" else 1
-
-
-def _planned_engine(word: str) -> str:
-    """An engine that cannot be served by this version can be planned for all the same."""
-    key, _, name = word.partition("=")
-    return f"plan.engine={name}" if key == "engine" and name == "sglang" and name not in ENGINES else word

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sglk.commands.dry_run import print_commands
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
 from sglk.commands.stop_signals import stopped_in_order
@@ -16,19 +17,25 @@ EXAMPLES = (
     "sglk serve chip=cuda model=qwen7b runtime.max_running_requests=64",
     "sglk serve model=/path/to/folder server.port=0",
     """sglk serve chip=cuda model=qwen7b groups="'cuda:0,cpu:0;cuda:1'\"""",
+    "sglk serve chip=h100 model=qwen7b engine=sglang --dry-run",
 )
+DRY_RUN = "--dry-run"
+_FLAGS = ((DRY_RUN, "print the commands of upstream engines, checked, and start nothing"),)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM; returns 0 after an orderly end."""
-    flags = common_flags(arguments)
+    flags = common_flags(arguments, switches=(DRY_RUN,))
     if flags.help:
-        command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES)
+        command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES, _FLAGS)
         return 0
     with stopped_in_order():
         composed = compose("serve", flags.arguments, flags.config_dir)
         warn(composed.warnings)
         replicas = replica_configs(composed, flags.config_dir)
+        if DRY_RUN in flags.switches:
+            print_commands(replicas)
+            return 0
         # Whether the port is free shows before torch is imported; to hold it is for the server.
         bind(composed.config.server.host, composed.config.server.port).close()
         # After the configuration is known to be good: this imports torch.

@@ -1,13 +1,14 @@
 """Words that can stand next on a command line, for shell completion."""
 
 from sglk.cli import COMMANDS, command_position
-from sglk.config import check, check_bench, check_service, check_study
+from sglk.config import check, check_bench, check_engine, check_service, check_study
 from sglk.config.keys import GROUPS, ROOTS, leaves
 from sglk.config.search_path import search_path
 from sglk.plugins import backend_names
 
 _COMMON = ("--help", "--debug", "--config-dir")
 _FLAGS = {
+    "serve": ("--dry-run",),
     "show": ("--command", "--json", "--yaml"),
     "chips": ("--json",),
     "models": ("--json",),
@@ -36,6 +37,7 @@ _VALUES = {
     "backend.fallback": check.FALLBACKS,
     "server.log_level": check_service.LOG_LEVELS,
     "server.log_format": check_service.LOG_FORMATS,
+    "engine.name": check_engine.ENGINES,
     "plan.engine": check.PLANNED_ENGINES,
     "workload.kind": check_bench.WORKLOADS,
     "workload.arrival": check_bench.ARRIVALS,

@@ -8,6 +8,8 @@ from dataclasses import fields
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.check_bench import load_problems, workload_problems
 from sglk.config.check_service import router_problems, server_problems
+from sglk.config.check_calibrate import calibration_problems
+from sglk.config.check_engine import engine_problems
 from sglk.config.check_study import objective_problems, search_problems, study_problems
 from sglk.config.groups import SIMULATED
 from sglk.config.ops_schema import OpsConfig, TrialOpsConfig
@@ -23,7 +25,6 @@ POLICIES = ("fcfs", "lpm", "shortest_prompt_first")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 FALLBACKS = ("allow", "warn", "forbid")
-ENGINES = ("native",)
 PLANNED_ENGINES = ("native", "sglang")
 """Engines whose automatic values a plan can tell."""
 
@@ -51,10 +52,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     yield from one_of("backend.fallback", config.backend.fallback, FALLBACKS)
     if config.backend.quarantine and config.backend.fallback == "forbid":
         yield "backend.quarantine=true runs the reference, which backend.fallback=forbid forbids; change one of them"
-    yield from one_of("engine.name", config.engine.name, ENGINES)
-    if config.engine.name == "native" and config.engine.extra_args:
-        names = listed(f"engine.extra_args.{name}" for name in config.engine.extra_args)
-        yield f"{names} has no effect with engine=native, which takes its settings from `runtime`; leave it out"
+    yield from engine_problems(config.engine)
     yield from runtime_problems(config.runtime, config.chip, config.model)
     yield from server_problems(config.server)
     yield from router_problems(config.router)

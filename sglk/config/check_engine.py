@@ -1,0 +1,30 @@
+"""Rules of the `engine` group."""
+
+from collections.abc import Iterator
+
+from sglk.config.engine_schema import EngineConfig
+from sglk.config.ranges import listed, one_of, positive
+
+ENGINES = ("native", "sglang", "vllm")
+
+NATIVE = "native"
+"""sglk's own engine, in the server's own process; the others are upstream engines, with processes of their own."""
+
+
+def engine_problems(engine: EngineConfig) -> Iterator[str]:
+    """Yield what is wrong with the settings of the engine, as far as it shows without a table of its flags."""
+    yield from one_of("engine.name", engine.name, ENGINES)
+    yield from positive("engine.start_timeout_s", engine.start_timeout_s)
+    if not engine.logs:
+        yield "engine.logs is empty; write a folder, such as ./logs"
+    if engine.python is not None and not engine.python:
+        yield "engine.python is empty; name an interpreter, or write null for the one that runs sglk"
+    if engine.name != NATIVE:
+        if not engine.version:
+            yield f"engine.version is not given; write the version of {engine.name}, or engine={engine.name}"
+        return
+    if engine.extra_args:
+        names = listed(f"engine.extra_args.{name}" for name in engine.extra_args)
+        yield f"{names} has no effect with engine=native, which takes its settings from `runtime`; leave it out"
+    if engine.version is not None:
+        yield f"engine.version={engine.version} has no effect with engine=native, which is part of sglk; leave it out"

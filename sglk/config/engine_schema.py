@@ -1,0 +1,32 @@
+"""Settings of the engine, and what a chip's software asks of engines that are not sglk's own."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+
+@dataclass
+class EngineConfig:
+    """The serving engine."""
+
+    name: str = "native"
+    """`native`, or `sglang` or `vllm`: the real one, launched as a process of its own behind sglk's router."""
+    version: Optional[str] = None
+    """Version of an upstream engine, for whose command line settings are translated; null with `native`."""
+    python: Optional[str] = None
+    """Interpreter of the environment that an upstream engine is installed in; null = the one that runs sglk."""
+    start_timeout_s: float = 1800.0
+    """How long an upstream engine may take until it generates a token."""
+    logs: str = "logs"
+    """Folder for the output of upstream engines, one file per replica."""
+    extra_args: dict[str, Any] = field(default_factory=dict)
+    """Flags handed to an upstream engine as they are, without their dashes; `native` takes none."""
+
+
+@dataclass
+class UpstreamConfig:
+    """What one upstream engine needs on a chip."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for its process; one that is set already stays."""
+    flags: dict[str, Any] = field(default_factory=dict)
+    """Flags without their dashes, such as `attention-backend: kunlun`; `engine.extra_args` goes before."""

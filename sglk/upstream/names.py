@@ -1,0 +1,43 @@
+"""What SGLang and vLLM call the values that sglk has names of its own for."""
+
+from collections.abc import Sequence
+
+from sglk.config.schema import RuntimeConfig, ServeConfig
+from sglk.errors import ConfigError
+
+DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+QUIET = "warning"
+"""Level of upstream's own HTTP log: sglk's router logs every request, and its probes would fill the file."""
+
+
+def log_level(config: ServeConfig) -> str:
+    """Return `server.log_level`, as far as Python's own logging has it."""
+    return "debug" if config.server.log_level == "trace" else config.server.log_level
+
+
+def kv_cache_dtype(runtime: RuntimeConfig, choices: Sequence[str], title: str) -> str:
+    """Return the engine's word for `runtime.kv_cache_dtype`; raises ConfigError where it has none."""
+    asked = runtime.kv_cache_dtype
+    name = DTYPES.get(asked, asked)
+    if name in choices:
+        return name
+    if asked == runtime.dtype:
+        return "auto"  # the compute dtype
+    have = ", ".join(["auto", *(ours for ours, theirs in DTYPES.items() if theirs in choices and ours != "auto")])
+    have += "".join(f", {each}" for each in choices if each.startswith("fp8_e"))
+    raise ConfigError(f"runtime.kv_cache_dtype={asked}: {title} has none of this kind; allowed: {have}")
+
+
+def require_no_radix_min_len(runtime: RuntimeConfig, title: str) -> None:
+    """Refuse a shortest prefix beyond a page: upstream caches share whole pages from the first one on."""
+    if runtime.radix_min_len > runtime.page_size and not runtime.disable_radix_cache:
+        raise ConfigError(
+            f"runtime.radix_min_len={runtime.radix_min_len} has no equivalent in {title}, whose prefix cache keeps"
+            f" every page of runtime.page_size={runtime.page_size} tokens; write runtime.radix_min_len=0"
+        )
+
+
+def refuse(key: str, value: object, title: str, way_out: str) -> ConfigError:
+    """Return the error for a setting that the engine has no equivalent of."""
+    return ConfigError(f"{key}={value} has no equivalent in {title}; {way_out}")

@@ -1,0 +1,125 @@
+"""From a deployment to the command of an upstream engine."""
+
+from typing import Any
+
+import pytest
+
+from sglk.cli import main
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
+from sglk.errors import ConfigError
+from sglk.upstream.command import UpstreamCommand
+from sglk.upstream.compose import compose_command
+
+
+def command(*words: str, **given: Any) -> UpstreamCommand:
+    (replica,) = replica_configs(compose("serve", [*words, "profiles=none"]))
+    return compose_command(replica.config, **given)
+
+
+def value(made: UpstreamCommand, flag: str) -> str:
+    return made.argv[made.argv.index(flag) + 1]
+
+
+def test_runtime_parameters_have_sglangs_names() -> None:
+    made = command("engine=sglang", "chip=h100", "model=qwen7b", "runtime.chunked_prefill_size=4096", port=31000)
+    assert made.argv[1:3] == ("-m", "sglang.launch_server")
+    assert (value(made, "--chunked-prefill-size"), value(made, "--port")) == ("4096", "31000")
+    assert value(made, "--model-path") == "Qwen/Qwen2.5-7B-Instruct"
+    assert (made.version, made.url) == ("0.5.18", "http://127.0.0.1:31000")
+
+
+def test_runtime_parameters_have_vllms_names() -> None:
+    words = ("runtime.disable_radix_cache=true", "runtime.page_size=32", "runtime.max_total_tokens=3200")
+    made = command("engine=vllm", "chip=h100", "model=qwen7b", *words, "runtime.disable_cuda_graph=true")
+    assert (value(made, "--block-size"), value(made, "--num-gpu-blocks-override")) == ("32", "100")
+    assert {"--no-enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager"} <= {*made.argv}
+    assert any("--gpu-memory-utilization covers activations too" in note for note in made.notes)
+
+
+def test_a_step_of_vllm_holds_a_token_of_each_running_request() -> None:
+    words = ("runtime.chunked_prefill_size=32", "runtime.max_running_requests=64")
+    made = command("engine=vllm", "chip=h100", "model=qwen7b", *words)
+    assert value(made, "--max-num-batched-tokens") == "64"
+    assert any("chunked_prefill_size=32 is raised to 64" in note for note in made.notes)
+
+
+def test_a_chips_environment_and_flags_come_from_its_files() -> None:
+    made = command("engine=sglang", "chip=kunlun", "model=qwen7b", environ={"XPU_USE_FAST_SWIGLU": "0"})
+    assert made.environment["SGLANG_PLATFORM"] == "kunlun"
+    assert made.environment["XMLIR_ENABLE_FAST_FC"] == "1"
+    assert "XPU_USE_FAST_SWIGLU" not in made.environment
+    assert (value(made, "--attention-backend"), value(made, "--page-size")) == ("kunlun", "128")
+    taken_away = command("engine=sglang", "chip=kunlun", "model=qwen7b", "engine.extra_args.attention_backend=triton")
+    assert value(taken_away, "--attention-backend") == "triton"
+
+
+def test_each_replica_sees_its_own_devices() -> None:
+    words = ["engine=sglang", "chip=h100", "model=qwen32b", "groups='cuda:0,cuda:1;cuda:2,cuda:3'", "runtime.tp_size=2"]
+    made = [compose_command(each.config) for each in replica_configs(compose("serve", words))]
+    assert [each.environment["CUDA_VISIBLE_DEVICES"] for each in made] == ["0,1", "2,3"]
+    assert {value(each, "--tp-size") for each in made} == {"2"}
+
+
+def test_devices_count_among_those_that_sglk_itself_sees() -> None:
+    words = ("engine=sglang", "chip=h100", "model=qwen7b", "groups='cuda:1'")
+    made = command(*words, environ={"CUDA_VISIBLE_DEVICES": "4,GPU-abc"})
+    assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
+    with pytest.raises(ConfigError, match=r"device 'cuda:1' is not there: \$CUDA_VISIBLE_DEVICES=4 shows 1"):
+        command(*words, environ={"CUDA_VISIBLE_DEVICES": "4"})
+
+
+def test_keys_are_in_the_environment_and_never_shown() -> None:
+    made = command("engine=vllm", "chip=h100", "model=qwen7b", key="wine-dark")
+    assert made.secrets == {"VLLM_API_KEY": "wine-dark"}
+    assert "wine-dark" not in f"{made.argv}{made.shell()}"
+    assert "VLLM_API_KEY='***'" in made.shell()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["engine.extra_args.page_size=3"], "write runtime.page_size in its place"),
+        (["engine.extra_args.max_num_seqs=3"], "has no flag --max-num-seqs; write runtime.max_running_requests"),
+        (["engine.extra_args.device_groups=x"], "has no flag --device-groups; write groups"),
+        (["engine.extra_args.attention-backnd=x"], "did you mean '--attention-backend'?"),
+        (["engine.extra_args.stream_interval=x"], "'x' is not an integer"),
+        (["engine.extra_args.sampling_backend=tritn"], "'tritn' is not allowed"),
+        (
+            ["engine.extra_args.cuda_graph_max_bs=8"],
+            "has deprecated --cuda-graph-max-bs; write --cuda-graph-max-bs-decode",
+        ),
+        (["engine.version=0.5.23", "engine.extra_args.cuda_graph_max_bs=8"], "write --cuda-graph-max-bs-decode"),
+        (
+            ["engine.extra_args.enable_hicache=true"],
+            "sglang 0.5.18 has no flag --enable-hicache; write --enable-hierarchical-cache",
+        ),
+        (["engine.extra_args.api_key=x"], "write server.api_key in its place"),
+        (["engine.version=0.4"], "no table of the flags of sglang 0.4; it has 0.5.18, 0.5.23"),
+        (["runtime.schedule_policy=shortest_prompt_first"], "no equivalent in sglang 0.5.18; choose one of fcfs, lpm"),
+        (["runtime.radix_min_len=256"], "write runtime.radix_min_len=0"),
+        (["runtime.kv_cache_dtype=fp16"], "runtime.kv_cache_dtype=fp16: sglang 0.5.18 has none of this kind"),
+        (["engine=vllm", "runtime.schedule_policy=lpm"], "no equivalent in vllm 0.32.0"),
+        (["engine=vllm", "runtime.quantization=w8a8_int8"], "allowed: null, fp8"),
+    ],
+)
+def test_what_the_version_has_not_is_refused_in_its_words(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        command("engine=sglang", "chip=h100", "model=qwen7b", *words)
+    assert told in str(refused.value)
+
+
+def test_a_later_version_has_the_policy_for_short_prompts() -> None:
+    words = ("engine.version=0.5.23", "runtime.schedule_policy=shortest_prompt_first")
+    assert value(command("engine=sglang", "chip=h100", "model=qwen7b", *words), "--schedule-policy") == (
+        "shortest-prefill-first"
+    )
+
+
+def test_a_dry_run_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--dry-run", "engine=sglang", "chip=kunlun", "model=qwen7b"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.startswith("# group0/0: checked against the flags of sglang 0.5.18, which is not installed")
+    assert "SGLANG_PLATFORM=kunlun" in line.split(" ")
+    assert main(["serve", "--dry-run"]) == 2
+    assert "choose engine=sglang or engine=vllm" in capsys.readouterr().err
