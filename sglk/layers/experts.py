@@ -79,11 +79,14 @@ def choose_experts(
 ) -> Experts | QuantisedExperts | AgreedExperts:
     """Return experts as the model's quantisation has them."""
     schemes = _common_scheme(context, gate_up), _common_scheme(context, down)
+    if schemes[1] is not None and schemes[1].order and context.ranks.size > 1:
+        # No op for all experts at once takes columns that are scattered over their groups.
+        schemes = schemes[0], None
     if schemes[0] is None or schemes[1] is None:
         if any(context.scheme(_layer(part)) for part in (*gate_up, *down)):
             logger.warning(
-                "the experts of %s are quantised in different ways or orders of columns and take the memory of full "
-                "precision; a checkpoint without act-order takes less",
+                "the experts of %s take the memory of full precision: they are quantised in several ways or orders of "
+                "columns, or in an order that ranks split; a checkpoint without act-order takes less",
                 _layer(down[0]).partition(".experts.")[0],
             )
         return Experts(context, shape, gate_up, down)

@@ -1,6 +1,7 @@
 """Linear products with quantised weights. Letters: T tokens, E input width, O output width, G groups of inputs."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,19 +44,20 @@ class QuantisedProduct:
         scheme: LinearScheme,
         *,
         spare: bool = False,
+        groups: int | None = None,
     ) -> None:
-        """With `spare` the inputs have SPARE columns more, which take part in the rounding alone."""
-        one_group = spare or scheme.width(in_features) == in_features
-        self._linear = context.op(
-            OPS[scheme.kind],
-            in_features=in_features + (SPARE if spare else 0),
-            out_features=sum(outputs.values()),
-            group_size=-1 if one_group else scheme.group_size,
-            symmetric=scheme.symmetric,
-            reordered=scheme.order != "",
-        )
+        """With `spare` the inputs have SPARE columns more, which take part in the rounding alone; `groups` = over how
+        many the columns are scattered, which otherwise lie group by group."""
+        width = in_features + (SPARE if spare else 0)
+        numbers = {"in_features": width, "out_features": sum(outputs.values()), "symmetric": scheme.symmetric}
+        if groups is not None:
+            self._linear = context.op(ops.linear_scattered, scheme=scheme.kind, **numbers)
+        else:
+            one_group = spare or scheme.width(width) == width
+            group_size = -1 if one_group else scheme.group_size
+            self._linear = context.op(OPS[scheme.kind], group_size=group_size, reordered=scheme.order != "", **numbers)
         parts = tuple((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
-        self.weight = QuantisedWeight(parts, scheme, self._linear, spare=spare)
+        self.weight = QuantisedWeight(parts, scheme, self._linear, spare=spare, groups=groups)
         context.weights.append(self.weight)
         self.bias: Weight | None = None
         if bias:
@@ -67,14 +69,18 @@ class QuantisedProduct:
 
 
 class SummedProduct:
-    """One quantised product that is summed over the ranks, each of which has some of the inputs."""
+    """One quantised product that is summed over the ranks, each of which has some of the inputs.
+
+    Where the weight is act-order they are of any group, so each rank has the scales of all.
+    """
 
     def __init__(
         self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool, scheme: LinearScheme
     ) -> None:
         agrees = must_agree(context, scheme, in_features)
+        groups = scheme.groups(in_features * context.ranks.size) if scheme.order else None
         self._agree = Agreement(context) if agrees else None
-        self.product = QuantisedProduct(context, outputs, in_features, bias, scheme, spare=agrees)
+        self.product = QuantisedProduct(context, outputs, in_features, bias, scheme, spare=agrees, groups=groups)
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
         """Return y_TO before the sum."""
@@ -91,11 +97,14 @@ class QuantisedWeight:
         linear: BoundOp[..., torch.Tensor],
         *,
         spare: bool = False,
+        groups: int | None = None,
     ) -> None:
-        """With `spare` there are SPARE columns of zeros behind those of the checkpoint."""
+        """With `spare` there are SPARE columns of zeros behind those of the checkpoint; `groups` = how many have a
+        scale, where that is not for the inputs alone to say."""
         self.parts = parts
         self.scheme = scheme
         self._spare = spare
+        self._groups = groups
         self._linear = linear
         self._packing = linear.packing
         self._packed: Any = None
@@ -117,7 +126,7 @@ class QuantisedWeight:
         if self._packed is not None:
             return int(self._packed.nbytes)
         outputs, inputs = sum(shape[0] for _, shape in self.parts), self.parts[0][1][1]
-        return self.scheme.num_bytes(outputs, inputs) + (outputs * SPARE if self._spare else 0)
+        return self.scheme.num_bytes(outputs, inputs, self._groups) + (outputs * SPARE if self._spare else 0)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""
@@ -158,12 +167,21 @@ def allocate_like(piece: QuantisedMatrix, outputs: int, backend: DeviceBackend) 
     def rows_like(tensor: torch.Tensor) -> torch.Tensor:
         return backend.allocate((outputs, *tensor.shape[1:]), tensor.dtype)
 
-    order_E = None
-    if piece.order_E is not None:
-        order_E = backend.allocate(tuple(piece.order_E.shape), piece.order_E.dtype)
-        backend.copy(piece.order_E, order_E)
-    zeros_OG = None if piece.zeros_OG is None else rows_like(piece.zeros_OG)
-    return QuantisedMatrix(rows_like(piece.values), rows_like(piece.scales_OG), piece.group_size, zeros_OG, order_E)
+    def copied(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        if tensor is None:
+            return None
+        copy = backend.allocate(tuple(tensor.shape), tensor.dtype)
+        backend.copy(tensor, copy)
+        return copy
+
+    return replace(
+        piece,
+        values=rows_like(piece.values),
+        scales_OG=rows_like(piece.scales_OG),
+        zeros_OG=None if piece.zeros_OG is None else rows_like(piece.zeros_OG),
+        order_E=copied(piece.order_E),
+        groups_E=copied(piece.groups_E),
+    )
 
 
 def copy_rows(src: QuantisedMatrix, dst: QuantisedMatrix, backend: DeviceBackend) -> None:

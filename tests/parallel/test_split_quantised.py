@@ -1,15 +1,24 @@
 """A quantised model that is split over ranks rounds as it does in one piece: what differs is the order of sums."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from sglk.backends.quantised import QuantisedMatrix, full_precision
+from sglk.engine.rank_runner import RankRunner
 from sglk.errors import ConfigError
 from sglk.testing.tiny import write_tiny_model
 from tests.parallel.in_threads import from_files
+from tests.quantization import checkpoints
 from tests.quantization.answers import load, logits
+from tests.quantization.checkpoints import Tensors, write_pair
+from tests.quantization.test_checkpoints import GPTQ, compressed, eight_bit, few_bits, floats
+
+Quantise = Callable[[np.ndarray], tuple[Tensors, np.ndarray]]
 
 THREE: dict[str, Any] = {
     "hidden_size": 192,
@@ -62,3 +71,59 @@ def test_a_split_through_groups_with_a_scale_is_refused_with_what_is_allowed(tmp
     ):
         from_files(folder, 4, lambda part: part, quantization="w8a8")
     assert_same(differences(folder, 4, quantization="w8a16"))
+
+
+CHANNEL = {"num_bits": 8, "type": "int", "strategy": "channel"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantise", "architecture"),
+    [
+        (
+            GPTQ | {"group_size": 32, "desc_act": True, "sym": False},
+            few_bits(checkpoints.gptq, 32, False, shuffled=True),
+            "Llama",
+        ),
+        (
+            GPTQ | {"bits": 8, "group_size": 64, "desc_act": True, "sym": False},
+            few_bits(checkpoints.gptq, 64, False, shuffled=True, bits=8),
+            "Qwen2",
+        ),
+        (
+            compressed("pack-quantized", num_bits=4, type="int", symmetric=True, strategy="group", group_size=32),
+            few_bits(checkpoints.packed, 32, True, shuffled=True),
+            "Mixtral",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32}, few_bits(checkpoints.awq, 32, False), "Qwen3Moe"),
+        (compressed("int-quantized", True, **CHANNEL), eight_bit, "Qwen3"),
+        (compressed("int-quantized", True, **CHANNEL), eight_bit, "Mixtral"),
+        (
+            {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [48, 32]},
+            floats((48, 32), "weight_scale_inv"),
+            "Llama",
+        ),
+    ],
+    ids=["gptq-act-order", "gptq8-act-order", "packed-experts", "awq-experts", "w8a8", "w8a8-experts", "fp8-blocks"],
+)
+def test_quantised_checkpoints_are_split_as_they_are(
+    tmp_path: Path, settings: dict[str, Any], quantise: Quantise, architecture: str
+) -> None:
+    widths = THREE | ({"moe_intermediate_size": 192} if "Moe" in architecture else {})
+    quantised, _ = write_pair(tmp_path, settings, quantise, architecture=f"{architecture}ForCausalLM", **widths)
+    assert_same(differences(quantised, 3))
+
+
+def test_a_rank_has_its_inputs_of_an_act_order_layer_and_all_of_its_scales(tmp_path: Path) -> None:
+    settings = GPTQ | {"group_size": 32, "desc_act": True, "sym": False}
+    quantised, _ = write_pair(tmp_path, settings, few_bits(checkpoints.gptq, 32, False, shuffled=True), **THREE)
+    (product,) = load(quantised).layers[0].mlp.down.products
+    whole = product.weight.matrix
+
+    def down(part: RankRunner) -> QuantisedMatrix:
+        (summed,) = part.runner.model.layers[0].mlp.down.products
+        return summed.product.weight.matrix
+
+    parts = from_files(quantised, 3, down)
+    assert torch.equal(torch.cat([full_precision(part) for part in parts], dim=1), full_precision(whole))
+    assert [part.values.nbytes for part in parts] == [whole.values.nbytes // 3] * 3
+    assert all(torch.equal(part.scales_OG, whole.scales_OG) for part in parts)
