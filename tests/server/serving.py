@@ -90,7 +90,13 @@ def serving(
 ) -> Iterator["Served"]:
     """Serve over a real socket until the block ends; `on_end` is told of every request's end."""
     runner = runner or ScriptedRunner(eos_token_ids=frozenset({EOS_ID}))
-    deployment = deploy(runner, **settings)
+    with serving_deployment(deploy(runner, **settings), on_end) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serving_deployment(deployment: Deployment, on_end: OnEnd | None = None) -> Iterator["Served"]:
+    """Serve `deployment` over a real socket until the block ends, and shut it down."""
     deployment.fleet.start()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(create_app(deployment, on_end), log_config=None, lifespan="off", ws="none")
