@@ -55,6 +55,16 @@ class Key:
     doc: str = ""
 
     @property
+    def has_fields(self) -> bool:
+        """Whether its value is a mapping with the keys of a dataclass."""
+        return is_dataclass(self.type)
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether its value has keys, whatever they are."""
+        return self.has_fields or typing.get_origin(self.type) is dict
+
+    @property
     def wanted(self) -> str:
         """The type in words."""
         words = describe(self.type)

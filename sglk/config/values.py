@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
 from typing import Any
 
 from hydra.errors import MissingConfigException
@@ -18,7 +17,7 @@ from omegaconf.errors import (
 
 from sglk.config.keys import keys, lookup
 from sglk.config.search_path import SearchPath
-from sglk.config.sources import ABSENT, Layer, as_yaml, raw_value, value_at
+from sglk.config.sources import Layer, as_yaml, raw_value
 from sglk.errors import ConfigError, nearest
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
@@ -36,7 +35,7 @@ def require_values(tree: DictConfig, root: type, overrides: Sequence[str], layer
             isinstance(raw, str) and "${" in raw and (problem := _interpolation_problem(path, raw, parent, name, root))
         ):
             problems.append(problem)
-    problems += _odd_truths(root, layers)
+    problems += _odd_values(root, layers)
     # A `???` in a file above a value is a demand too, though OmegaConf keeps the value below it.
     missing += [path for path in _demanded(overrides, layers) if path not in missing]
     if missing:
@@ -57,12 +56,23 @@ def is_no_truth(value: object) -> bool:
     return isinstance(value, int | float) and value not in (0, 1)
 
 
-def _odd_truths(root: type, layers: Sequence[Layer]) -> Iterator[str]:
+def _odd_values(root: type, layers: Sequence[Layer]) -> Iterator[str]:
+    """Name what OmegaConf takes although it is not of the type: numbers for truths, lists for texts of a mapping."""
     for layer in layers:
-        for path, value, *_ in _leaves(layer.values, None, ""):
+        for path, value in _nodes(layer.values, ""):
             known = lookup(root, path)
-            if known is not None and known.type is bool and is_no_truth(value):
+            if known is None:
+                continue
+            if (known.type is bool and is_no_truth(value)) or (known.type is str and isinstance(value, dict | list)):
                 yield f"{path}={value} in {layer.file} is not {known.wanted}"
+
+
+def _nodes(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        yield path, value
+        if isinstance(value, dict):
+            yield from _nodes(value, path)
 
 
 def _leaves(raw: Any, node: Any, prefix: str) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -123,7 +133,11 @@ def _key_hint(path: str, root: type) -> str:
     head, _, rest = path.partition(".")
     if head == rest.partition(".")[0]:
         return f"; a file with a `{head}:` node of its own begins with `# @package _global_`"
-    return nearest(path, keys(root)) or "; see --help for all keys"
+    parent, _, _ = path.rpartition(".")
+    entry = lookup(root, parent)
+    # Entries of a mapping have keys that the list of all keys cannot have.
+    inner = [f"{parent}.{name}" for name in keys(entry.type)] if entry is not None and entry.has_fields else []
+    return nearest(path, [*keys(root), *inner]) or "; see --help for all keys"
 
 
 def _type_message(
@@ -150,12 +164,12 @@ def _type_message(
 
 def _no_mapping(root: type, layers: Sequence[Layer]) -> str | None:
     """Name the file that gives a plain value to a node, of which OmegaConf says neither node nor file."""
-    nodes = [path for path, key in keys(root).items() if is_dataclass(key.type)]
     for layer in reversed(layers):
-        for path in nodes:
-            value = value_at(layer.values, path)
-            if not isinstance(value, dict) and value is not ABSENT and "${" not in str(value):
-                return f"{path}={as_yaml(value)} in {layer.file} is not a mapping"
+        for path, value in _nodes(layer.values, ""):
+            known = lookup(root, path)
+            if known is None or not known.is_mapping or isinstance(value, dict) or "${" in str(value):
+                continue
+            return f"{path}={as_yaml(value)} in {layer.file} is not a mapping"
     return None
 
 

@@ -363,6 +363,23 @@ def test_a_node_that_is_no_mapping_is_named_with_its_file(folder: Path, text: st
     assert refusal("serve") == part.format(profile)
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("deny: [rope]", "backend.deny=['rope'] in {} is not a mapping"),
+        ("deny: {rope: [slow]}", "backend.deny.rope=['slow'] in {} is not a mapping"),
+        ("environment: {A: [1]}", "backend.environment.A=[1] in {} is not text"),
+        (
+            "deny: {rope: {resaon: slow}}",
+            "unknown key 'backend.deny.rope.resaon' in {}; did you mean 'backend.deny.rope.reason'?",
+        ),
+    ],
+)
+def test_an_entry_of_the_wrong_shape_is_named_with_its_file(folder: Path, text: str, part: str) -> None:
+    file = write(folder / "backend" / "cpu.yaml", f"name: cpu\n{text}\n")
+    assert refusal("serve", "backend=cpu", config_dir=folder) == part.format(file)
+
+
 def test_device_groups_in_a_file_need_no_quotes_of_the_grammar(folder: Path) -> None:
     shipped = (search_path().roots[0] / "serve.yaml").read_text(encoding="utf-8")
     write(folder / "serve.yaml", f"{shipped}groups: cuda:0,kunlun:0;cuda:1\n")
