@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "plan": ("sglk.commands.plan", "say whether and how a model fits, before anything starts"),
     "simulate": ("sglk.commands.simulate", "let a deployment serve a workload on a virtual clock, without the device"),
+    "calibrate": ("sglk.commands.calibrate", "measure the engine's steps on this chip, so that they can be predicted"),
     "ops": ("sglk.commands.ops", "list, test and time the ops of a model on a chip"),
     "traffic": ("sglk.commands.traffic", "show and move the traffic of a running server between device groups"),
     "advise": ("sglk.commands.advise", "name causes in a server's figures, and what to try"),
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 """Name on the command line -> module with `run(arguments) -> exit code`, summary."""
 
-EXTRAS = {"optuna": "tune", "pandas": "report", "plotly": "report", "huggingface_hub": "hub"}
+EXTRAS = {"optuna": "tune", "pandas": "report", "plotly": "report", "scipy": "calibrate", "huggingface_hub": "hub"}
 """Packages that an extra of sglk brings."""
 
 _INTERRUPTED = 130

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sglk.bench.typed_json import parse, structure
 from sglk.errors import RunError
+from sglk.typed_json import parse, structure
 
 SUMMARY = "summary.json"
 SCHEMA = "sglk.study/1"

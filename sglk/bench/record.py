@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sglk import atomic_file
-from sglk.bench.typed_json import parse, structure
 from sglk.errors import RunError
+from sglk.typed_json import parse, structure
 
 SCHEMA_VERSION = 1
 

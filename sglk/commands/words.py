@@ -26,6 +26,7 @@ _COMPOSING = {
     "doctor": "serve",
     "ops": "ops",
     "plan": "plan",
+    "calibrate": "calibrate",
     "simulate": "simulate",
 }
 """Command -> the command whose keys it takes; `show` takes those of all."""

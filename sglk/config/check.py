@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from sglk.config.bench_schema import BenchConfig
+from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.check_bench import load_problems, workload_problems
 from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_calibrate import calibration_problems
@@ -66,6 +67,8 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield from load_problems(config.bench)
     if isinstance(config, OpsConfig):
         yield from _trial_ops(config.ops)
+    if isinstance(config, CalibrateConfig):
+        yield from calibration_problems(config)
     if isinstance(config, PlanConfig):
         yield from _room(config.plan)
     if isinstance(config, TuneConfig):

@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from sglk.config import schema
 from sglk.config.bench_schema import BenchConfig
+from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.plan_schema import PlanConfig
 from sglk.config.schema import ServeConfig
@@ -23,6 +24,7 @@ ROOTS: dict[str, type[ServeConfig]] = {
     "tune": TuneConfig,
     "ops": OpsConfig,
     "plan": PlanConfig,
+    "calibrate": CalibrateConfig,
     "simulate": SimulateConfig,
 }
 """Root dataclass per composable command."""
@@ -33,6 +35,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "tune": ("chip", "model", "backend", "engine", "runtime", "workload", "objective", "search", "profiles"),
     "ops": ("chip", "model", "backend", "engine", "runtime", "profiles"),
     "plan": ("chip", "model", "backend", "engine", "runtime", "profiles"),
+    "calibrate": ("chip", "model", "backend", "engine", "runtime"),
     "simulate": ("chip", "model", "backend", "engine", "runtime", "workload", "profiles"),
 }
 """Configuration groups that a command composes, in the order of its defaults list."""

@@ -1,6 +1,6 @@
 """The price of a step: what it takes, part by part, on one chip with one model.
 
-model = cost_model(config)                  # of one replica; peak figures, or a calibration where one is given
+model = cost_model(config)                  # of one replica: a calibration where one is found, else peak figures
 seconds = model.step_s(StepShape.of(batch))
 """
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from sglk.config.schema import ServeConfig
+from sglk.planner.calibration.entries import Way, prices_of
+from sglk.planner.calibration.find import AUTO, Found, find_calibration
+from sglk.planner.calibration.record import ServingRecord
 from sglk.planner.cost.ops import Part
 from sglk.planner.cost.roofline import RooflinePrices, chip_rates
 from sglk.planner.cost.shape import StepShape
-from sglk.planner.dtypes import compute_dtype, kv_dtype
-from sglk.planner.plan import model_of
+from sglk.planner.model import model_of
 
 
 class Prices(Protocol):
@@ -61,18 +63,25 @@ class CostModel:
         return self.prices.parts(shape)
 
 
-def cost_model(config: ServeConfig) -> CostModel:
+def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     """Return the prices of the model of one replica on its chip.
 
-    Raises ConfigError for a chip without the figures, ModelLoadError for a model of which nothing is known.
+    `calibration` is `auto` (the best that is found, else peak figures), `none` or the path of a file. Raises
+    ConfigError for a chip without the figures and for a file that does not fit, ModelLoadError for a model of which
+    nothing is known.
     """
-    model, runtime, chip = model_of(config), config.runtime, config.chip
-    prices = RooflinePrices.of(
-        model.spec,
-        compute_dtype(runtime, chip),
-        kv_dtype(runtime, chip),
-        model.scheme(runtime.quantization),
-        runtime.tp_size,
-        chip_rates(config),
-    )
-    return CostModel(prices, Basis("roofline", chip.name, simulated=True))
+    way = Way.of(config)
+    search = find_calibration(config.chip.name, way, calibration)
+    if search.found is not None:
+        return _calibrated(way, search.found)
+    model = model_of(config)
+    scheme, rates = model.scheme(config.runtime.quantization), chip_rates(config)
+    prices = RooflinePrices.of(model.spec, way.dtype, way.kv_cache_dtype, scheme, way.tp_size, rates)
+    return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over))
+
+
+def _calibrated(way: Way, found: Found) -> CostModel:
+    entry = found.entry
+    serving = entry.serving or ServingRecord()
+    basis = Basis("calibration", str(found.path), entry.kind == "simulated", entry.error.median, found.notes)
+    return CostModel(prices_of(entry, way), basis, serving.arrival_s, serving.delivery_s)

@@ -8,6 +8,7 @@ from sglk.backends.sim_chip import imagined
 from sglk.backends.sim_rates import Efficiency, Rates, rates_of
 from sglk.config.groups import SIMULATED
 from sglk.config.schema import ServeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.attention import AttentionOp, attention_op, decode_seen, prefill_seen, windows_of
@@ -95,7 +96,7 @@ def chip_rates(config: ServeConfig) -> Rates:
         efficiency = Efficiency(**{name: float(value) for name, value in given.items() if value is not None})
         return rates_of(imagined(chip)[0], efficiency)
     missing = [name for name in ("bandwidth_gb_s", "peak_tflops") if not getattr(chip, name)]
-    if config.runtime.tp_size > 1 and not chip.interconnect_gb_s:
+    if ranks_of(config.runtime) > 1 and not chip.interconnect_gb_s:
         missing.append("interconnect_gb_s")
     if missing:
         raise ConfigError(

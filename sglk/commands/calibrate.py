@@ -1,0 +1,129 @@
+"""`sglk calibrate`: measure the engine's own steps, so that plans and simulations know what they take here."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sglk import atomic_file
+from sglk.commands.calibrate_serving import ServingRuns
+from sglk.commands.calibrate_table import print_calibration
+from sglk.commands.flags import CommonFlags, common_flags
+from sglk.commands.help import command_help
+from sglk.commands.terminal import warn
+from sglk.config.calibrate_schema import CalibrateConfig, CalibrationConfig
+from sglk.config.compose import Composed, compose
+from sglk.config.secrets import masked
+from sglk.errors import ConfigError
+from sglk.planner.calibration.entries import Way, prices_of
+from sglk.planner.calibration.find import file_name
+from sglk.planner.calibration.record import Calibration, Machine, read
+from sglk.planner.calibration.steps import Measured, measure_model
+
+_SUMMARY = (
+    "Run the model's own steps (prompt chunks, decodes, both behind short and long contexts) for some minutes, fit a\n"
+    "price to everything that a step is made of, and write ./calibration/<chip>-<machine>.json. `sglk plan`,\n"
+    "`simulate` and `tune` pick it up on the same machine. Nothing else should run meanwhile."
+)
+_EXAMPLES = (
+    "sglk calibrate chip=cpu model=smollm2",
+    "sglk calibrate chip=cpu model=smollm2 runtime.quantization=w8a8 calibrate.repeats=9",
+    "sglk calibrate chip=cuda model=qwen7b runtime.load_format=dummy calibrate.serving=false",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure, fit, print and write the calibration."""
+    flags = common_flags(arguments)
+    if flags.help:
+        command_help("calibrate", _SUMMARY, CalibrateConfig, _EXAMPLES)
+        return 0
+    composed = compose("calibrate", flags.arguments, flags.config_dir)
+    config: CalibrateConfig = composed.config
+    _check_folder(config.calibrate)
+    warn(composed.warnings)
+    with _Bar(config.calibrate.progress) as bar:
+        measured = _measure(composed, flags, arguments, bar)
+    folder = Path(config.calibrate.folder)
+    path = folder / file_name(config.chip.name, measured.machine)
+    calibration = _existing(path, config.chip.name, measured.machine).with_entry(measured.entry)
+    # Printed before it is written: a full disk costs the file, not the result.
+    print_calibration(measured, Way.of(config))
+    calibration.save(path)
+    print(f"calibration: {path}")
+    return 0
+
+
+def _measure(
+    composed: Composed[CalibrateConfig], flags: CommonFlags, arguments: Sequence[str], bar: "_Bar"
+) -> Measured:
+    config = composed.config
+    bar.say(f"loading {config.model.name} on {config.chip.name}")
+    measured = measure_model(config, _command_line(arguments), bar.step)
+    if not config.calibrate.serving or measured.entry.kind == "simulated":
+        return measured
+    directory = Path(flags.config_dir) if flags.config_dir else None
+    runs = ServingRuns(config, flags.arguments, directory, bar.say)
+    measured.entry.serving = runs.measure(prices_of(measured.entry, Way.of(config)).step_s)
+    return measured
+
+
+def _check_folder(settings: CalibrationConfig) -> None:
+    """Refuse a file that could not be written before the minutes of measuring rather than after."""
+    path = Path(settings.folder) / "calibration.json"
+    if (why := atomic_file.obstacle(path)) is not None:
+        raise ConfigError(f"cannot write to calibrate.folder={settings.folder}: {why}; write another folder")
+
+
+def _existing(path: Path, chip: str, machine: Machine) -> Calibration:
+    return read(path) if path.exists() else Calibration(chip, machine, [])
+
+
+def _command_line(arguments: Sequence[str]) -> str:
+    """Return the command as it was typed, without its keys."""
+    shown = []
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        shown.append(f"{key}{equals}{masked(value, key.rpartition('.')[2])}")
+    return shlex.join(["sglk", "calibrate", *shown])
+
+
+class _Bar:
+    """How far the steps are, on stderr: a bar where somebody watches, else a line for each part of the work."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._console = Console(stderr=True)
+        self._wanted = wanted
+        self._watched = wanted and self._console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, disable=not self._watched, transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self._text = ""
+
+    def say(self, text: str) -> None:
+        """Name what is done now."""
+        self._text = text
+        self._progress.update(self._task, description=text, completed=0, total=None)
+        if self._wanted and not self._watched:
+            print(f"sglk: {text}", file=sys.stderr, flush=True)
+
+    def step(self, done: int, total: int) -> None:
+        """Show that `done` of `total` steps are measured."""
+        if done == 1:
+            self.say("measuring steps")
+        self._progress.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> "_Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        if kind is KeyboardInterrupt:
+            print(f"sglk: interrupted while {self._text}; no calibration is kept", file=sys.stderr)

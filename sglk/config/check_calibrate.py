@@ -1,0 +1,22 @@
+"""Rules of a calibration."""
+
+from collections.abc import Iterator
+
+from sglk.config.calibrate_schema import CalibrateConfig
+from sglk.config.ranges import at_least, at_most, positive
+
+
+def calibration_problems(config: CalibrateConfig) -> Iterator[str]:
+    """Yield what is wrong with the effort, and with a deployment that is no single replica of our own engine."""
+    settings = config.calibrate
+    for name, least in (("context_length", 64), ("repeats", 1)):
+        yield from at_least(f"calibrate.{name}", getattr(settings, name), least)
+        yield from at_most(f"calibrate.{name}", getattr(settings, name))
+    for name in ("time_s", "longest_step_s"):
+        yield from positive(f"calibrate.{name}", getattr(settings, name))
+    if not settings.folder:
+        yield "calibrate.folder is empty; write a folder, such as ./calibration"
+    if config.engine.name != "native":
+        yield f"engine={config.engine.name} has steps of its own, which cannot be measured; leave out engine"
+    if len(config.groups) > 1:
+        yield f"groups has {len(config.groups)} device groups; calibrate one chip at a time, and leave out groups"

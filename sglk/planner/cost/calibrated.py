@@ -1,0 +1,66 @@
+"""A step's time from measured prices: what a calibration found each quantity of a step to cost."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sglk.planner.cost.features import Features, Quantities, part_of
+from sglk.planner.cost.ops import Part
+from sglk.planner.cost.shape import StepShape
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What the host does around each step of a loaded server, in seconds: scheduling, answers, clients' connections."""
+
+    step_s: float = 0.0
+    row_s: float = 0.0
+    """For each row that gets a token."""
+    prompt_token_s: float = 0.0
+    """For each prompt token that a step computes."""
+
+    def of(self, shape: StepShape) -> float:
+        """Return the seconds beside one step."""
+        prompt = sum([new for new, _ in shape.prefills])
+        return self.step_s + shape.logits * self.row_s + prompt * self.prompt_token_s
+
+
+@dataclass(frozen=True)
+class CalibratedPrices:
+    """Each quantity has its price; prices are seconds per operation, byte or call."""
+
+    features: Features
+    prices: Mapping[str, float]
+    host: HostTime
+    _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)
+
+    def step_s(self, shape: StepShape) -> float:
+        """Return the seconds of one step."""
+        # Times that steps share are remembered, for a simulation asks millions of times.
+        seconds = self._once("tokens", shape.tokens) + self._once("lines", shape.logits) + self.host.of(shape)
+        if shape.drawn:
+            seconds += self._once("drawn", shape.drawn)
+        if shape.prefills:
+            seconds += self._cost(self.features.of_prefills(shape))
+        if shape.decodes:
+            seconds += self._cost(self.features.of_decodes(shape))
+        return seconds
+
+    def parts(self, shape: StepShape) -> dict[Part, float]:
+        """Return the seconds of each part."""
+        found: dict[Part, float] = {}
+        for name, value in self.features.quantities(shape).items():
+            part = part_of(name)
+            found[part] = found.get(part, 0.0) + value * self.prices.get(name, 0.0)
+        return found | {"host": self.host.of(shape)}
+
+    def _once(self, kind: str, count: int) -> float:
+        key = kind, count
+        seconds = self._known.get(key)
+        if seconds is None:
+            quantities: Quantities = getattr(self.features, f"of_{kind}")(count)
+            seconds = self._known[key] = self._cost(quantities)
+        return seconds
+
+    def _cost(self, quantities: Quantities) -> float:
+        prices = self.prices
+        return sum([value * prices.get(name, 0.0) for name, value in quantities.items()])
