@@ -1,0 +1,96 @@
+"""Which deployment an entry of a calibration was measured with, and in what another one differs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+
+from sglk.config.schema import ServeConfig
+from sglk.config.tensor_parallel import ranks_of
+from sglk.models.spec import ModelSpec
+from sglk.planner.calibration.record import Entry, ServingRecord
+from sglk.planner.cost.calibrated import CalibratedPrices
+from sglk.planner.cost.features import Features
+from sglk.planner.dtypes import compute_dtype, kv_dtype
+from sglk.planner.model import model_of
+
+COMPARED_VERSIONS = ("sglk", "torch")
+"""Software that step times depend on, whatever the chip."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A model in one way to run it, as far as step times depend on it."""
+
+    model: str
+    numbers: dict[str, int]
+    backend: str
+    dtype: str
+    kv_cache_dtype: str
+    quantization: str | None
+    tp_size: int
+    num_threads: int | None
+    features: Features
+
+    @classmethod
+    def of(cls, config: ServeConfig) -> "Way":
+        """Return that of one replica; raises ConfigError or ModelLoadError where dtype or model is unknown."""
+        model, runtime, chip = model_of(config), config.runtime, config.chip
+        scheme = model.scheme(runtime.quantization)
+        dtype, of_kv, ranks = compute_dtype(runtime, chip), kv_dtype(runtime, chip), ranks_of(runtime)
+        return cls(
+            model=config.model.name,
+            numbers=numbers_of(model.spec),
+            backend=chip.backend if config.backend.name == "auto" else config.backend.name,
+            dtype=dtype,
+            kv_cache_dtype=of_kv,
+            quantization=scheme.kind if scheme else None,
+            tp_size=ranks,
+            num_threads=runtime.num_threads,
+            features=Features.of(model.spec, dtype, of_kv, scheme, ranks),
+        )
+
+    def takes(self, entry: Entry) -> bool:
+        """Return whether prices of `entry` say anything about this way: the same kernels on as many threads."""
+        same = self.backend, self.dtype, self.quantization, self.num_threads
+        return same == (entry.backend, entry.dtype, entry.quantization, entry.num_threads)
+
+    def differences(self, entry: Entry) -> Iterator[str]:
+        """Yield why the prices of `entry` may not hold."""
+        if self.numbers != entry.numbers:
+            yield f"prices are those of model {entry.model!r}, carried over to {self.model!r} by its sizes"
+        if self.kv_cache_dtype != entry.kv_cache_dtype:
+            yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
+        if self.tp_size != entry.tp_size:
+            yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}"
+        here = installed_versions()
+        for name in COMPARED_VERSIONS:
+            made, now = entry.versions.get(name), here.get(name)
+            if made != now:
+                yield f"it was made with {name} {made}, and here is {now}"
+
+
+def numbers_of(spec: ModelSpec) -> dict[str, int]:
+    """Return what fixes the sizes of a model's steps."""
+    moe = spec.moe
+    experts = {} if moe is None else {"experts": moe.num_experts, "expert_size": moe.moe_intermediate_size}
+    return experts | {
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": spec.num_hidden_layers,
+        "num_attention_heads": spec.num_attention_heads,
+        "num_key_value_heads": spec.num_key_value_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions that step times depend on, without importing anything."""
+    distributions = {name: metadata.distributions(name=name) for name in COMPARED_VERSIONS}
+    return {name: each.version for name, found in distributions.items() for each in found}
+
+
+def prices_of(entry: Entry, way: Way) -> CalibratedPrices:
+    """Return the prices of `entry` for the steps of `way`."""
+    fitted, serving = entry.fit(), entry.serving or ServingRecord()
+    return CalibratedPrices(replace(way.features, knots=fitted.knots), fitted.prices, serving.host)

@@ -1,0 +1,126 @@
+"""Which calibration prices are taken from: the caller's choice, those in `./calibration`, those that come with sglk."""
+
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sglk.backends.processor import processor_name, usable_cores
+from sglk.errors import ConfigError
+from sglk.planner.calibration.entries import Way
+from sglk.planner.calibration.record import Calibration, Entry, Machine, read
+
+FOLDER = Path("calibration")
+SHIPPED = Path(__file__).resolve().parent / "shipped"
+
+AUTO, NONE = "auto", "none"
+ON_THIS_MACHINE = "cpu"
+"""Backend whose devices are the machine's own processor, which can be told apart without it running."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry that prices can be taken from."""
+
+    path: Path
+    entry: Entry
+    notes: tuple[str, ...]
+    """Why they may not hold, each one line."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What came of a search."""
+
+    found: Found | None
+    passed_over: tuple[str, ...]
+    """Files that were not taken, and why."""
+
+
+def this_machine(device: str, devices: int) -> Machine:
+    """Return this machine, with the device that steps run on."""
+    return Machine(device, devices, processor_name(), usable_cores(), platform.platform())
+
+
+def file_name(chip: str, machine: Machine) -> str:
+    """Return `<chip>-<machine>.json`, which people can read."""
+    words = re.sub(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", " ", machine.device.lower())
+    slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"
+    return f"{chip}-{slug}-x{machine.devices}.json"
+
+
+def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
+    """Return the entry that fits `way` best, None where there is none or `choice` is `none`.
+
+    A path is taken whatever machine it was made on; it has to be of this chip and to have an entry that says something,
+    or ConfigError is raised. Of those that lie about, the ones of another machine are passed over.
+    """
+    if choice == NONE:
+        return Search(None, ())
+    if choice != AUTO:
+        return Search(_named(Path(choice), chip, way), ())
+    passed_over: list[str] = []
+    for folder in (FOLDER, SHIPPED):
+        found: list[Found] = []
+        for path in sorted(folder.glob(f"{chip}-*.json")):
+            calibration = read(path)
+            if calibration.chip != chip:
+                continue
+            if (why := _elsewhere(calibration, way)) is not None:
+                passed_over.append(f"{path} {why}; calibration={path} takes it all the same")
+                continue
+            best = _best(path, calibration, way)
+            if best is None:
+                passed_over.append(f"{path} has no entry for {_words(way)}; it has {_entries(calibration)}")
+            else:
+                found.append(best)
+        if found:
+            return Search(min(found, key=lambda each: len(each.notes)), tuple(passed_over))
+    return Search(None, tuple(passed_over))
+
+
+def _named(path: Path, chip: str, way: Way) -> Found:
+    calibration = read(path)
+    if calibration.chip != chip:
+        raise ConfigError(
+            f"calibration {str(path)!r} is of chip {calibration.chip!r}, not of {chip!r}; write calibration=none, or "
+            "choose that chip"
+        )
+    best = _best(path, calibration, way)
+    if best is None:
+        raise ConfigError(
+            f"calibration {str(path)!r} has no entry for {_words(way)}, only for {_entries(calibration)}; "
+            "run `sglk calibrate` with the same settings, or write calibration=none"
+        )
+    elsewhere = _elsewhere(calibration, way)
+    return best if elsewhere is None else Found(best.path, best.entry, (f"it {elsewhere}", *best.notes))
+
+
+def _elsewhere(calibration: Calibration, way: Way) -> str | None:
+    """Return why the file is not of this machine, as far as that can be known without a device."""
+    made = calibration.machine
+    if way.backend != ON_THIS_MACHINE:
+        return None
+    here = processor_name(), usable_cores()
+    if (made.cpu, made.cores) == here:
+        return None
+    return f"was made on {made.cpu} with {made.cores} cores, and this is {here[0]} with {here[1]}"
+
+
+def _best(path: Path, calibration: Calibration, way: Way) -> Found | None:
+    fitting = [Found(path, entry, tuple(way.differences(entry))) for entry in calibration.entries if way.takes(entry)]
+    return min(fitting, key=lambda found: (len(found.notes), _distance(way, found.entry)), default=None)
+
+
+def _distance(way: Way, entry: Entry) -> int:
+    """Return how far the sizes of two models are apart."""
+    return sum(abs(size - entry.numbers.get(name, 0)) for name, size in way.numbers.items())
+
+
+def _entries(calibration: Calibration) -> str:
+    return ", ".join(dict.fromkeys(_words(entry) for entry in calibration.entries)) or "nothing"
+
+
+def _words(way: Way | Entry) -> str:
+    threads = "" if way.num_threads is None else f" on {way.num_threads} threads"
+    return f"backend {way.backend} in {way.quantization or way.dtype}{threads}"

@@ -1,0 +1,116 @@
+"""Prices from measured steps: non-negative least squares of relative errors, judged by steps that were left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sglk.errors import RunError
+from sglk.planner.cost.features import COARSE, KNOTS, STRAIGHT, Features
+from sglk.planner.cost.shape import StepShape
+
+FOLDS = 5
+FORMS = {"straight": STRAIGHT, "coarse": COARSE, "fine": KNOTS}
+"""Where the line of time over tokens may bend; the form that predicts best what it was not shown is taken."""
+
+FEWEST_POINTS = 8
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One shape and what its steps took."""
+
+    shape: StepShape
+    seconds: float
+    """Median of the repeats."""
+    spread: float
+    """Half the distance between the quartiles, as a share of the median."""
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class FitError:
+    """Relative errors of steps that the fit was not shown."""
+
+    median: float
+    p90: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Prices, and how far they can be trusted."""
+
+    form: str
+    largest_tokens: int
+    """Of a step that was measured."""
+    prices: dict[str, float]
+    error: FitError
+    by_kind: dict[str, float]
+    """Median relative error of `prefill`, `decode` and `mixed` steps."""
+
+    @property
+    def knots(self) -> tuple[int, ...]:
+        """Tokens at which the line may bend."""
+        return knots(self.form, self.largest_tokens)
+
+
+def fit(points: Sequence[Point], features: Features) -> Fit:
+    """Return the prices of the form that predicts left-out points best; raises RunError for too few points.
+
+    Every fold leaves out each FOLDS-th shape in order of kind and size, so that what is left out lies between others.
+    """
+    if len(points) < FEWEST_POINTS:
+        raise RunError(f"{len(points)} steps were measured, and prices need {FEWEST_POINTS}; allow more time")
+    ordered = sorted(points, key=lambda point: (point.shape.kind, point.seconds))
+    found = [_fit_form(form, ordered, features) for form in FORMS]
+    return min(found, key=lambda each: each.error.median + each.error.p90)
+
+
+def knots(form: str, largest_tokens: int) -> tuple[int, ...]:
+    """Return where a line may bend, so that its last stretch has been measured over twice its beginning at least."""
+    bends = FORMS[form]
+    return bends[:1] + tuple(knot for knot in bends[1:] if 2 * knot <= largest_tokens)
+
+
+def solve(points: Sequence[Point], features: Features) -> dict[str, float]:
+    """Return the prices, none below 0, with the least sum of squared relative errors."""
+    # scipy takes longer to import than everything else here.
+    from scipy.optimize import nnls
+
+    rows = [features.quantities(point.shape) for point in points]
+    names = sorted({name for row in rows for name in row})
+    seconds = np.array([point.seconds for point in points])
+    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / seconds[:, None]
+    scales = matrix.max(axis=0)
+    solution: Array = nnls(matrix / scales, np.ones(len(points)))[0]
+    return {name: float(price) for name, price in zip(names, solution / scales, strict=True) if price > 0}
+
+
+def predict(points: Sequence[Point], features: Features, prices: Mapping[str, float]) -> Array:
+    """Return the seconds of each point by its prices."""
+    rows = [features.quantities(point.shape) for point in points]
+    return np.array([sum(value * prices.get(name, 0.0) for name, value in row.items()) for row in rows])
+
+
+def _fit_form(form: str, points: Sequence[Point], features: Features) -> Fit:
+    largest = max(point.shape.tokens for point in points)
+    features = replace(features, knots=knots(form, largest))
+    errors = np.zeros(len(points))
+    for fold in range(FOLDS):
+        held_out = points[fold::FOLDS]
+        shown = [point for index, point in enumerate(points) if index % FOLDS != fold]
+        seconds = np.array([point.seconds for point in held_out])
+        predicted = predict(held_out, features, solve(shown, features))
+        errors[fold::FOLDS] = abs(predicted / seconds - 1)
+    kinds = np.array([point.shape.kind for point in points])
+    return Fit(
+        form,
+        largest,
+        solve(points, features),
+        FitError(*(round(float(np.quantile(errors, share)), 4) for share in (0.5, 0.9, 1.0))),
+        {str(kind): round(float(np.median(errors[kinds == kind])), 4) for kind in sorted(set(kinds))},
+    )

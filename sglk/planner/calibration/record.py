@@ -1,0 +1,183 @@
+"""The file of a calibration: what one machine's steps took, and the prices that follow.
+
+One JSON file per chip and machine, with an entry for each model and each way to run it. Fields may be added, never
+renamed. All times are seconds.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sglk import atomic_file
+from sglk.errors import ConfigError, RunError
+from sglk.planner.calibration.fit import FORMS, Fit, FitError, Point
+from sglk.planner.cost.calibrated import HostTime
+from sglk.planner.cost.shape import StepShape
+from sglk.typed_json import parse, structure
+
+SCHEMA_VERSION = 1
+
+Kind = Literal["measured", "simulated"]
+
+
+@dataclass
+class Machine:
+    """Where steps were measured."""
+
+    device: str
+    """Name of the device, such as a processor's or a card's model."""
+    devices: int
+    """Cores of a processor that may be used, or cards that held the model together."""
+    cpu: str
+    cores: int
+    os: str
+
+
+@dataclass
+class PointRecord:
+    """One shape and its time."""
+
+    prefills: list[list[int]]
+    """New tokens and context of each prompt chunk."""
+    decodes: list[int]
+    """Context of each decoding row."""
+    logits: int
+    drawn: int
+    seconds: float
+    spread: float
+    repeats: int
+
+    @classmethod
+    def of(cls, point: Point) -> "PointRecord":
+        """Return `point` as the file holds it."""
+        shape = point.shape
+        prefills = [list(row) for row in shape.prefills]
+        return cls(prefills, list(shape.decodes), shape.logits, shape.drawn, point.seconds, point.spread, point.repeats)
+
+    def point(self) -> Point:
+        """Return the point; raises ValueError for one that no step has."""
+        if any(len(row) != 2 for row in self.prefills):
+            raise ValueError("a prompt chunk has two numbers: new tokens and context")
+        chunks = tuple((row[0], row[1]) for row in self.prefills)
+        shape = StepShape(chunks, tuple(self.decodes), self.logits, self.drawn)
+        return Point(shape, self.seconds, self.spread, self.repeats)
+
+
+@dataclass
+class ServingRecord:
+    """What a server adds around its steps, as clients see it."""
+
+    host: HostTime = field(default_factory=HostTime)
+    arrival_s: float = 0.0
+    """From a request's sending to the engine's queue."""
+    delivery_s: float = 0.0
+    """From the end of a step to the client."""
+
+
+@dataclass
+class Entry:
+    """One model in one way to run it."""
+
+    model: str
+    numbers: dict[str, int]
+    """What fixes the sizes of its steps: layers, widths, heads."""
+    backend: str
+    dtype: str
+    kv_cache_dtype: str
+    quantization: str | None
+    tp_size: int
+    num_threads: int | None
+    kind: Kind
+    created: str
+    command: str
+    versions: dict[str, str]
+    providers: dict[str, str]
+    """Who ran each op."""
+    form: str
+    largest_tokens: int
+    """Of a step that was measured; beyond it the line of time goes on as it ends."""
+    prices: dict[str, float]
+    """Seconds per operation, byte or call of each quantity."""
+    error: FitError
+    error_by_kind: dict[str, float]
+    points: list[PointRecord]
+    serving: ServingRecord | None = None
+    """None = not measured."""
+
+    def fit(self) -> Fit:
+        """Return the prices; raises ValueError for a form that this version does not know."""
+        if self.form not in FORMS:
+            raise ValueError(f"form {self.form!r} is not one of {', '.join(FORMS)}")
+        return Fit(self.form, self.largest_tokens, self.prices, self.error, self.error_by_kind)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells entries apart."""
+        numbers = tuple(sorted(self.numbers.items()))
+        run = self.backend, self.dtype, self.kv_cache_dtype, self.quantization, self.tp_size, self.num_threads
+        return numbers, *run
+
+
+@dataclass
+class Calibration:
+    """All that is known of one machine."""
+
+    chip: str
+    machine: Machine
+    entries: list[Entry]
+    schema_version: int = SCHEMA_VERSION
+
+    def with_entry(self, entry: Entry) -> "Calibration":
+        """Return the calibration with `entry` in place of an older one of the same kind."""
+        others = [each for each in self.entries if each.key != entry.key]
+        return Calibration(self.chip, self.machine, [*others, entry])
+
+    def to_json(self) -> str:
+        """Return the file's text: points one a line."""
+        data = asdict(self)
+        marks: dict[str, str] = {}
+        for entry in data["entries"]:
+            for index, point in enumerate(entry["points"]):
+                mark = f"point-{len(marks)}"
+                marks[f'"{mark}"'] = json.dumps(point)
+                entry["points"][index] = mark
+        lines = json.dumps(data, indent=1, ensure_ascii=False).splitlines()
+        return "\n".join(_filled(line, marks) for line in lines) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the file in one step, with its folder; raises RunError."""
+        try:
+            atomic_file.write_text(path, self.to_json())
+        except OSError as error:
+            raise RunError(f"cannot write the calibration to {str(path)!r}: {error.strerror}") from error
+
+
+def _filled(line: str, marks: dict[str, str]) -> str:
+    bare = line.strip().removesuffix(",")
+    return line.replace(bare, marks[bare]) if bare in marks else line
+
+
+def read(path: Path) -> Calibration:
+    """Return what a file holds; raises ConfigError for one that cannot be read or is no calibration."""
+    try:
+        value: Any = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the calibration {str(path)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is no calibration: {error}; run `sglk calibrate` again") from error
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{str(path)!r} is no calibration that this version reads (schema_version {version!r}, not "
+            f"{SCHEMA_VERSION}); run `sglk calibrate` again"
+        )
+    try:
+        found = structure(Calibration, value)
+        for entry in found.entries:
+            entry.fit()
+            for point in entry.points:
+                point.point()
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is no calibration: {error}; run `sglk calibrate` again") from error
+    return found
