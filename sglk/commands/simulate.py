@@ -14,10 +14,10 @@ from sglk.commands.help import command_help
 from sglk.commands.record_file import check_output, command_line, save, why_invalid
 from sglk.commands.terminal import console, plain_table, warn
 from sglk.config.compose import Composed, compose
-from sglk.config.fleet import replica_configs
 from sglk.config.schema import GroupConfig
 from sglk.config.simulate_schema import SimulateConfig
 from sglk.errors import ConfigError, RunError
+from sglk.planner.placement import place
 from sglk.simulation.run import simulate
 
 _EXAMPLES = (
@@ -46,9 +46,11 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"bench.url={config.bench.url} is a running server, and a simulation asks none; leave it out")
     check_output(config.bench.output)
     warn(composed.warnings)
-    replicas = replica_configs(_side_by_side(composed), flags.config_dir)
+    composed = place(composed, flags.config_dir).composed
+    replicas = place(_side_by_side(composed), flags.config_dir).replicas
     started, began = datetime.now(timezone.utc), time.perf_counter()
-    record = simulate(config, replicas, command_line("simulate", arguments))
+    command = command_line("simulate", arguments)
+    record = simulate(config, replicas, calibration=config.calibration, command=command)
     taken_s = time.perf_counter() - began
     if "--json" in flags.switches:
         print(record.to_json())

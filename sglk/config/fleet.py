@@ -22,6 +22,7 @@ _NOT_SHARED = (
     "workload",
     "plan",
     "simulate",
+    "calibration",
     "bench",
     "objective",
     "search",

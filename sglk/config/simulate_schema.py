@@ -19,3 +19,5 @@ class SimulateConfig(BenchConfig):
     """Root of `simulate.yaml`: a deployment, a workload, and what is to be different about them."""
 
     simulate: WhatIfConfig = field(default_factory=WhatIfConfig)
+    calibration: str = "auto"
+    """`auto` (of this machine in ./calibration, or one that comes with sglk), `none` (peak figures), or a file."""

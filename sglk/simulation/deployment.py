@@ -12,6 +12,7 @@ from sglk.config.plan_schema import RoomConfig
 from sglk.config.schema import RouterConfig, RuntimeConfig
 from sglk.engine.core import Core
 from sglk.errors import CapacityError
+from sglk.planner.calibration.find import AUTO
 from sglk.planner.cost.model import CostModel, cost_model
 from sglk.planner.cost.shape import StepShape
 from sglk.planner.plan import ReplicaPlan, plan_deployment
@@ -49,8 +50,14 @@ class VirtualReplica:
 class VirtualDeployment:
     """All replicas behind one router, on one clock."""
 
-    def __init__(self, configs: Sequence[ReplicaConfig], settings: RouterConfig, clock: VirtualClock) -> None:
-        """Plan and price every replica; raises CapacityError for one that cannot start, ConfigError for no figures."""
+    def __init__(
+        self, configs: Sequence[ReplicaConfig], settings: RouterConfig, clock: VirtualClock, calibration: str = AUTO
+    ) -> None:
+        """Plan and price every replica; raises CapacityError for one that cannot start, ConfigError for no figures.
+
+        `calibration` is what `cost_model` takes.
+        """
+        self._calibration = calibration
         self.times: dict[str, list[float]] = {}
         """When each token of a live request came, by request id."""
         self.clock = clock
@@ -78,7 +85,7 @@ class VirtualDeployment:
         if not found.kv_tokens:
             raise CapacityError(f"replica {config.name}: {plan.why}; `sglk plan` says what would make it fit")
         device = PlannedDevice(spec.vocab_size, spec.max_position_embeddings, found.kv_tokens)
-        cost = cost_model(config.config)
+        cost = cost_model(config.config, self._calibration)
         core = Core.build(device, runtime, frozenset())
         engine = VirtualEngine(
             config.name, core, lambda batch: cost.step_s(StepShape.of(batch)), self.clock, self.times

@@ -18,6 +18,7 @@ from sglk.bench.workload import TEXTS, Medium, plan, workload_dict
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.fleet import ReplicaConfig
 from sglk.errors import ConfigError
+from sglk.planner.calibration.find import AUTO
 from sglk.simulation.clients import Clients
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.deployment import VirtualDeployment, VirtualReplica
@@ -26,14 +27,16 @@ from sglk.simulation.words import TEMPLATE_TOKENS
 _COUNTERS = ("prompt_tokens", "cached_prompt_tokens", "generated_tokens", "steps", "retractions", "evicted_tokens")
 
 
-def simulate(config: BenchConfig, replicas: Sequence[ReplicaConfig], command: str | None = None) -> Record:
+def simulate(
+    config: BenchConfig, replicas: Sequence[ReplicaConfig], *, calibration: str = AUTO, command: str | None = None
+) -> Record:
     """Return the record of the workload of `config` on `replicas`, marked as simulated.
 
-    The prefix caches are empty at the beginning. The same configuration gives the same record but for the date.
-    Raises CapacityError for a deployment that cannot start, ConfigError where figures of a chip are missing and for a
-    workload that does not fit.
+    `calibration` is `auto`, `none` or a file. The prefix caches are empty at the beginning. The same configuration
+    gives the same record but for the date. Raises CapacityError for a deployment that cannot start, ConfigError where
+    figures of a chip are missing and for a workload that does not fit.
     """
-    deployment = VirtualDeployment(replicas, config.router, VirtualClock())
+    deployment = VirtualDeployment(replicas, config.router, VirtualClock(), calibration)
     vocab_size = min(each.engine.core.limits.vocab_size for each in deployment.replicas)
     medium = _medium(config, vocab_size)
     conversations = plan(config.workload, medium, _salt(config) or "").measured
