@@ -1,7 +1,9 @@
 """`sglk traffic` against a running server with two device groups."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -75,6 +77,14 @@ def test_a_followed_ramp_ends_with_what_became_of_it(traffic: Traffic, pair: Ser
         (("set", "kunlun"), "'kunlun' is not GROUP=WEIGHT"),
         (("set", "kunlun=much"), "'kunlun=much' is not GROUP=WEIGHT"),
         (("set", "kunlum=3"), "no device group is named 'kunlum'; did you mean 'kunlun'?"),
+        (("set", "kunlun=nan"), "'kunlun=nan' is not GROUP=WEIGHT"),
+        (("set", "kunlun=1e999"), "'kunlun=1e999' is not GROUP=WEIGHT"),
+        (("set", "kunlun=3", "kunlun=4"), "'kunlun' is given twice"),
+        (("ramp", "kunlun", "--to", "nan", "--step", "1", "--every", "1s"), "--to 'nan' is not a percentage"),
+        (("drain", "../weights"), "'../weights' is no group's name"),
+        (("drain", ""), "'' is no group's name"),
+        (("show", "--key", "s\necret"), "has characters that no key has"),
+        (("show", "--key", "schlüssel"), "has characters that no key has"),
         (("set",), "the following arguments are required: GROUP=WEIGHT"),
         (("drain", "gpu", "--timeout", "soon"), "--timeout 'soon' is not a time"),
         (("ramp", "kunlun"), "a ramp needs --to"),
@@ -98,6 +108,27 @@ def test_a_server_that_is_not_there_and_a_missing_key_are_told(
     assert "does not answer" in capsys.readouterr().err
     assert main(["traffic", "show", "--url", "127.0.0.1:8000"]) == 2
     assert "does not begin with http" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", ["<html>welcome</html>", "[]", '"yes"'])
+def test_another_server_is_told_as_such(capsys: pytest.CaptureFixture[str], answer: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert main(["traffic", "show", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
+        thread.join()
+    err = capsys.readouterr().err
+    assert "is no sglk server" in err
+    assert err.count("\n") == 1
 
 
 def test_the_admin_key_is_asked_for_and_taken_from_the_environment(

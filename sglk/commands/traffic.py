@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import ssl
@@ -109,6 +110,9 @@ class Server:
     def __init__(self, url: str, key: str | None, trusted: ssl.SSLContext | bool = True) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {url!r} does not begin with http:// or https://")
+        if key and not (key.isascii() and key.isprintable()):
+            # Told without the key itself, which the HTTP library would repeat.
+            raise ConfigError(f"the key (--key or {KEY_VARIABLE}) has characters that no key has; give it as it is")
         self._url = url.rstrip("/")
         self._trusted = trusted
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -120,7 +124,8 @@ class Server:
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """Return the answer, an object; raises ConfigError for a refusal, RunError when the server is not reached."""
         found = self._call(method, path, body)
-        assert isinstance(found, dict)
+        if not isinstance(found, dict):
+            raise RunError(f"{self._url} answered {type(found).__name__} and is no sglk server")
         return found
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
@@ -134,13 +139,17 @@ class Server:
                 trust_env=False,
                 verify=self._trusted,
             )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # UnicodeError: a name such as `a..b`.
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise RunError(
                 f"{self._url} does not answer ({error}); is a server running there? name it by --url"
             ) from error
         if answer.status_code != 200:
             raise _refusal(self._url, answer)
-        return answer.json()
+        try:
+            return answer.json()
+        except ValueError:
+            raise _stranger(self._url, answer) from None
 
 
 def _trusted(file: str | None) -> ssl.SSLContext | bool:
@@ -158,10 +167,14 @@ def _refusal(url: str, answer: httpx.Response) -> ConfigError | RunError:
     try:
         message = answer.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        return RunError(f"{url} answered {answer.status_code} and is no sglk server, or one without device groups")
+        return _stranger(url, answer)
     if answer.status_code == 401:
         return ConfigError(f"{url} wants its admin key; give it by --key or {KEY_VARIABLE}")
     return ConfigError(f"{url}: {message}") if answer.status_code < 500 else RunError(f"{url}: {message}")
+
+
+def _stranger(url: str, answer: httpx.Response) -> RunError:
+    return RunError(f"{url} answered {answer.status_code} and is no sglk server, or one without device groups")
 
 
 def _show(asked: argparse.Namespace, server: Server) -> int:
@@ -169,15 +182,15 @@ def _show(asked: argparse.Namespace, server: Server) -> int:
 
 
 def _set(asked: argparse.Namespace, server: Server) -> int:
-    weights = {}
+    weights: dict[str, float] = {}
     for word in asked.weights:
-        name, sign, number = word.partition("=")
-        try:
-            weights[name] = float(number)
-        except ValueError:
-            sign = ""
-        if not sign or not name:
+        name, _, number = word.partition("=")
+        if name in weights:
+            raise ConfigError(f"{name!r} is given twice; give each group one weight")
+        weight = _number(number)
+        if not name or weight is None:
             raise ConfigError(f"{word!r} is not GROUP=WEIGHT; write such as new=20")
+        weights[name] = weight
     return _print(asked, server.ask("PATCH", "/groups/weights", {"weights": weights}))
 
 
@@ -187,7 +200,7 @@ def _rollback(asked: argparse.Namespace, server: Server) -> int:
 
 def _drain(asked: argparse.Namespace, server: Server) -> int:
     body = {} if asked.verb == "undrain" else {"timeout_s": _seconds("--timeout", asked.timeout), "force": asked.force}
-    group = server.ask("POST", f"/groups/{asked.group}/{asked.verb}", body)
+    group = server.ask("POST", f"/groups/{_group(asked.group)}/{asked.verb}", body)
     if asked.json:
         print(json.dumps(group, indent=2))
     else:
@@ -271,11 +284,25 @@ def _print(asked: argparse.Namespace, overview: dict[str, Any]) -> int:
     return 0
 
 
-def _percent(flag: str, text: str) -> float:
+def _group(name: str) -> str:
+    """Return the name of a group, which goes into a path."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise ConfigError(f"{name!r} is no group's name, which is of letters, digits, `_`, `-` and `.`")
+    return name
+
+
+def _number(text: str) -> float | None:
     try:
-        return float(text.removesuffix("%"))
+        number = float(text)
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} is not a percentage; write such as {flag} 50") from None
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _percent(flag: str, text: str) -> float:
+    if (percent := _number(text.removesuffix("%"))) is None:
+        raise ConfigError(f"{flag} {text!r} is not a percentage; write such as {flag} 50")
+    return percent
 
 
 def _seconds(flag: str, text: str) -> float:
