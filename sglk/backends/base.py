@@ -176,8 +176,8 @@ class DeviceBackend(ABC):
         """Join the `size` ranks of one model, which meet in `store`, through the library that `collectives` names.
 
         The group is not torch's default one: a process can be in several. Its sums give every rank the same bits, and
-        raise RuntimeError when a rank is gone or nothing comes for `timeout`. Raises BackendError where the chip has
-        no such library.
+        raise RuntimeError when a rank is gone or nothing comes for `timeout`; those that nobody waits for are an
+        AsynchronousGroup's, which tells it afterwards. Raises BackendError where the chip has no such library.
         """
         raise BackendError(f"backend {self.name!r} cannot add over several devices; set runtime.tp_size=1")
 

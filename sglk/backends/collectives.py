@@ -1,7 +1,7 @@
 """Sums over several devices, by whichever library the chip has for them."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
 
@@ -21,6 +21,14 @@ class ProcessGroup(Protocol):
 
     def allreduce(self, tensors: list[torch.Tensor]) -> Work:
         """Replace the one tensor in `tensors` by its sum over all ranks."""
+
+
+@runtime_checkable
+class AsynchronousGroup(ProcessGroup, Protocol):
+    """One whose sums are in the order of the device's stream: that one has failed is found out later."""
+
+    def failure(self) -> str | None:
+        """Return why the sums so far mean nothing, None where they do; asked when a step's results have been read."""
 
 
 def join_gloo(store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:

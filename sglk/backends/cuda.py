@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from sglk.backends.accelerator import TorchAccelerator, check_index
 from sglk.backends.base import Capabilities, DeviceGraph, DeviceInfo
 from sglk.backends.collectives import ProcessGroup
+from sglk.backends.cuda_collectives import join_nccl
 from sglk.backends.cuda_flashinfer import register_flashinfer
 from sglk.backends.cuda_ops import register_cuda_ops
 from sglk.backends.cuda_presence import DEVICE, absence, driver_version
@@ -102,15 +103,11 @@ class CudaBackend(TorchAccelerator):
         return CudaGraph(graph, result)
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-        """Join the ranks by NCCL.
-
-        A sum is in stream order, so the host does not wait for it; should a rank be gone, NCCL's watchdog ends this
-        process after `timeout` rather than let the step go on with half a sum.
-        """
+        """Join the ranks by NCCL, whose sums nobody waits for: see `NcclSums`."""
         if self.capabilities.collectives is None:
             return super().process_group(store, rank, size, timeout)
         torch.cuda.set_device(self.device)
-        return join_nccl(store, rank, size, timeout)
+        return join_nccl(store, rank, size, timeout, self.device)
 
     def device_info(self) -> DeviceInfo:
         """Return the GPU's name, the driver, the CUDA version that torch is built for, and its numbers."""
@@ -155,16 +152,6 @@ def capabilities_of(compute_capability: tuple[int, int]) -> Capabilities:
         default_dtype="bf16" if "bf16" in dtypes else "fp16",
         collectives="nccl" if torch.distributed.is_nccl_available() else None,
     )
-
-
-def join_nccl(store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    """Return a group of ranks with one device each; set the process's device first."""
-    # Not in every build of torch.
-    from torch.distributed import ProcessGroupNCCL
-
-    options = ProcessGroupNCCL.Options()
-    options._timeout = timeout
-    return cast(ProcessGroup, ProcessGroupNCCL(store, rank, size, options))
 
 
 def _check_options(attention: str, options: Mapping[str, Any]) -> None:

@@ -61,7 +61,9 @@ class RankRunner:
         """
         self.ranks.sums = 0
         try:
-            return compute(batch)
+            result = compute(batch)
+            self.ranks.check()
+            return result
         except RanksLost:
             raise
         except Exception:

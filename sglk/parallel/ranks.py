@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from sglk.backends.collectives import ProcessGroup
+from sglk.backends.collectives import AsynchronousGroup, ProcessGroup
 from sglk.config.schema import RouterConfig
 
 SHARE = 0.9
@@ -67,3 +67,9 @@ class RankGroup(Ranks):
             raise (RankSilent if silent else RanksLost)(str(error)) from error
         self.sums += 1
         return x_TE
+
+    def check(self) -> None:
+        """Raise RanksLost where sums have failed that nobody waited for; when the results of a step have been read."""
+        failure = self._group.failure() if isinstance(self._group, AsynchronousGroup) else None
+        if failure is not None:
+            raise RanksLost(failure)
