@@ -16,8 +16,13 @@ class ProductWeight:
     It is kept in each layout that one of its ops wants at present, and in no other.
     """
 
-    def __init__(self, context: LayerContext, parts: tuple[Part, ...], *ops: BoundOp[..., Any]) -> None:
+    def __init__(
+        self, context: LayerContext, parts: tuple[Part, ...], *ops: BoundOp[..., Any], matrices: int | None = None
+    ) -> None:
+        """`matrices` = the parts are those of so many matrices of one shape, which the ops take as one tensor of three
+        axes."""
         self.parts = parts
+        self._matrices = matrices
         self._ops = list(ops)
         self._forms: dict[Packing | None, Any] = {}
         """The matrix in each layout; None = plain. Empty until the weights are loaded."""
@@ -39,7 +44,7 @@ class ProductWeight:
         """The plain matrix."""
         packing, form = next(iter(self._forms.items()))
         tensor: torch.Tensor = form if packing is None else packing.unpack(form)
-        return tensor
+        return tensor.flatten(0, -2)
 
     def num_bytes(self, dtype: torch.dtype) -> int:
         """Return the device memory that the matrix takes; before it is loaded, what it takes as it is in `dtype`."""
@@ -54,6 +59,8 @@ class ProductWeight:
         self._lay_out(plain.tensor)
 
     def _lay_out(self, plain: torch.Tensor) -> None:
+        if self._matrices is not None:
+            plain = plain.view(self._matrices, -1, plain.shape[1])
         wanted = dict.fromkeys(op.packing for op in self._ops)
         self._forms = {each: plain if each is None else self._packed(each, plain) for each in wanted}
 
