@@ -1,7 +1,8 @@
 """The latest snapshots of a server, and what they say."""
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sglk.adviser.rules import Advice, advise
 from sglk.adviser.snapshot import Snapshot, figures
@@ -14,38 +15,41 @@ KEPT = 180
 
 
 class History:
-    """Snapshots in the order of time."""
+    """Snapshots of one process in the order of time."""
 
     def __init__(self, snapshots: Iterable[Snapshot] = ()) -> None:
         self._snapshots: deque[Snapshot] = deque(snapshots, maxlen=KEPT)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
 
     def add(self, snapshot: Snapshot) -> None:
         """Add the latest one."""
         self._snapshots.append(snapshot)
 
-    def advice(self, facts: Mapping[str, Mapping[str, str]]) -> list[Advice]:
-        """Return what the rules say about each group of `facts`, by the latest stretch of WINDOW_S."""
-        if not self._snapshots:
+    def advice(self, facts: Mapping[str, Mapping[str, str]], now: Snapshot | None = None) -> list[Advice]:
+        """Return what the rules say about each group of `facts`, by the latest stretch of WINDOW_S, up to `now`.
+
+        `now` itself is not kept: whoever asks often leaves no less of the past.
+        """
+        snapshots = list(self._snapshots) if now is None else [*self._snapshots, now]
+        if not snapshots:
             return []
+        begin = _begin(snapshots, len(snapshots) - 1)
         found = []
         for group, known in facts.items():
-            now = figures(self._start_of_window(), self._snapshots[-1], group)
-            found += advise(now, self._best_earlier(group), {**known, "group": group})
+            latest = figures(snapshots[max(begin, 0) :], group)
+            found += advise(latest, _best(snapshots[: begin + 1], group), {**known, "group": group})
         return found
 
-    def _start_of_window(self) -> Snapshot | None:
-        """Return the snapshot that the latest stretch begins with; None = there is one only."""
-        last = self._snapshots[-1]
-        earlier = [each for each in self._snapshots if each.at_s <= last.at_s - WINDOW_S]
-        return earlier[-1] if earlier else self._snapshots[0] if len(self._snapshots) > 1 else None
 
-    def _best_earlier(self, group: str) -> dict[str, float] | None:
-        """Return the figures of the stretch before the latest one with the highest throughput."""
-        start = self._start_of_window()
-        before = [each for each in self._snapshots if start is not None and each.at_s <= start.at_s]
-        stretches = []
-        for end in before:
-            begins = [each for each in before if each.at_s <= end.at_s - WINDOW_S]
-            if begins:
-                stretches.append(figures(begins[-1], end, group))
-        return max(stretches, key=lambda each: each.get("tokens_per_second", 0.0), default=None)
+def _begin(snapshots: Sequence[Snapshot], end: int) -> int:
+    """Return where the stretch begins that ends with snapshot number `end`; -1 = the past does not reach so far."""
+    return bisect_right(snapshots, snapshots[end].at_s - WINDOW_S, key=lambda each: each.at_s) - 1
+
+
+def _best(before: Sequence[Snapshot], group: str) -> dict[str, float] | None:
+    """Return the figures of the stretch with the highest throughput; None = no whole one is known."""
+    begins = [(_begin(before, end), end) for end in range(len(before))]
+    stretches = [figures(before[begin : end + 1], group) for begin, end in begins if begin >= 0]
+    return max(stretches, key=lambda each: each.get("tokens_per_second", 0.0), default=None)

@@ -1,17 +1,23 @@
-"""One scrape of `/metrics`, and what a device group did between two of them."""
+"""One scrape of `/metrics`, and what a device group did between several of them."""
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from sglk.errors import ConfigError
 
 TIME = "sglk_scrape_time_seconds"
+PROCESS = "sglk_requests_received_created"
+INFO = "sglk_replica_info"
+
+SIMULATED = "sim"
+"""Backend of cards that are not there, and can be in nobody's way."""
 
 Samples = Mapping[str, float]
-"""Value per sample name, replicas of a group added up."""
+"""Value per sample name."""
 
 
 @dataclass(frozen=True)
@@ -20,28 +26,79 @@ class Snapshot:
 
     at_s: float
     """Unix time."""
-    groups: Mapping[str, Samples]
-    chips: frozenset[str] = frozenset()
+    groups: Mapping[str, Mapping[str, Samples]]
+    """Per device group and replica."""
+    chips: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Kinds of chip of each group."""
+    cards: frozenset[str] = frozenset()
+    """Kinds of chip that are really there, of all groups."""
+    process: float | None = None
+    """What tells the server's process from others, and from itself before a restart; None = not told."""
 
 
 def read_snapshot(text: str) -> Snapshot:
     """Return the metrics in Prometheus' text form; raises ConfigError for what are not those of an sglk server."""
-    groups: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    at_s, chips = None, set()
+    if text and not text.endswith("\n"):
+        raise ConfigError("it ends in the middle of a line; save all of it by: curl -s URL/metrics")
+    groups: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    chips: dict[str, set[str]] = defaultdict(set)
+    cards: set[str] = set()
+    at_s, process = math.nan, None
     try:
         for family in text_string_to_metric_families(text):
             for name, labels, value, *_ in family.samples:
                 if name == TIME:
                     at_s = value
-                if "chip" in labels:
-                    chips.add(labels["chip"])
-                if "group" in labels and "le" not in labels:
-                    groups[labels["group"]][_key(name, labels)] += value
+                elif name == PROCESS:
+                    process = value
+                elif name == INFO:
+                    chips[labels["group"]].add(labels["chip"])
+                    cards.update({labels["chip"]} if labels.get("backend") != SIMULATED else ())
+                elif "group" in labels and "le" not in labels:
+                    groups[labels["group"]][labels.get("replica", "")][_key(name, labels)] += value
     except (ValueError, KeyError) as error:
         raise ConfigError(f"no metrics in Prometheus' text form: {error}") from None
-    if at_s is None or not groups:
+    if not math.isfinite(at_s) or not groups:
         raise ConfigError(f"no metrics of an sglk server ({TIME} is absent); save them by: curl -s URL/metrics")
-    return Snapshot(at_s, {name: dict(samples) for name, samples in groups.items()}, frozenset(chips))
+    plain = {group: {name: dict(samples) for name, samples in each.items()} for group, each in groups.items()}
+    kinds = {group: frozenset(each) for group, each in chips.items()}
+    return Snapshot(at_s, plain, kinds, frozenset(cards), process)
+
+
+def of_one_process(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return those of the process that said the last one, oldest first; counters of others cannot be compared."""
+    ordered = sorted(snapshots, key=lambda each: each.at_s)
+    return [each for each in ordered if each.process == ordered[-1].process]
+
+
+def figures(stretch: Sequence[Snapshot], group: str) -> dict[str, float]:
+    """Return what rules speak of, for one group over a stretch of snapshots; absent = not known.
+
+    Counters are what they grew by from the first snapshot to the last, or since the start where there is one only.
+    Gauges are those of the last, `mean_running_requests` but the mean of all. Times are means in seconds, ratios lie
+    in 0 .. 1.
+    """
+    last = stretch[-1]
+    now = last.groups.get(group, {})
+    then = stretch[0].groups.get(group, {}) if len(stretch) > 1 else {}
+
+    def grown(name: str) -> float:
+        return sum(_growth(samples.get(name, 0.0), then.get(each, {}).get(name, 0.0)) for each, samples in now.items())
+
+    found = {name: told for name, (sample, of) in _GAUGES.items() if (told := _gauge(now, sample, of)) is not None}
+    for name, (part, whole) in _RATIOS.items():
+        if grown(whole) > 0:
+            found[name] = grown(part) / grown(whole)
+    found |= {name: grown(sample) for name, sample in _COUNTS.items()}
+    running = [_gauge(each.groups.get(group, {}), "sglk_running_requests", sum) or 0.0 for each in stretch]
+    found["mean_running_requests"] = sum(running) / len(running)
+    if last.at_s > stretch[0].at_s:
+        found["seconds"] = last.at_s - stretch[0].at_s
+        found["tokens_per_second"] = grown("sglk_generated_tokens_total") / found["seconds"]
+    found |= {"cards": float(len(last.cards)), "groups": float(len(last.groups))}
+    if found.get("kv_capacity_tokens"):
+        found["kv_usage"] = (_gauge(now, "sglk_kv_used_tokens", sum) or 0.0) / found["kv_capacity_tokens"]
+    return found
 
 
 def _key(name: str, labels: Mapping[str, str]) -> str:
@@ -49,40 +106,26 @@ def _key(name: str, labels: Mapping[str, str]) -> str:
     return name if outcome is None else f"{name}:{outcome}"
 
 
-def figures(before: Snapshot | None, after: Snapshot, group: str) -> dict[str, float]:
-    """Return what rules speak of, for one group between two snapshots; None = since its start. Absent = not known.
-
-    Gauges are those of `after`. Times are means in seconds, ratios lie in 0 .. 1.
-    """
-    now = after.groups.get(group, {})
-    then = before.groups.get(group, {}) if before else {}
-
-    def grown(name: str) -> float:
-        # A replica that was started again counts from 0 again.
-        return max(now.get(name, 0.0) - then.get(name, 0.0), 0.0)
-
-    found = {name: now[sample] for name, sample in _GAUGES.items() if sample in now}
-    for name, (part, whole) in _RATIOS.items():
-        if grown(whole) > 0:
-            found[name] = grown(part) / grown(whole)
-    found |= {name: grown(sample) for name, sample in _COUNTS.items()}
-    if before is not None and after.at_s > before.at_s:
-        found["seconds"] = after.at_s - before.at_s
-        found["tokens_per_second"] = grown("sglk_generated_tokens_total") / found["seconds"]
-    found["chips"] = float(len(after.chips))
-    if found.get("kv_capacity_tokens"):
-        found["kv_usage"] = now.get("sglk_kv_used_tokens", 0.0) / found["kv_capacity_tokens"]
-    return found
+def _growth(now: float, then: float) -> float:
+    # A replica that was started again has counted from 0 again.
+    return now - then if now >= then else now
 
 
-_GAUGES = {
-    "queued_requests": "sglk_queued_requests",
-    "running_requests": "sglk_running_requests",
-    "max_running_requests": "sglk_max_running_requests",
-    "kv_capacity_tokens": "sglk_kv_capacity_tokens",
-    "radix_min_len": "sglk_radix_min_len",
-    "fallback_ops": "sglk_op_fallbacks",
-    "ready_replicas": "sglk_replica_ready",
+def _gauge(replicas: Mapping[str, Samples], sample: str, of: Callable[[Iterable[float]], float]) -> float | None:
+    values = [samples[sample] for samples in replicas.values() if sample in samples]
+    return of(values) if values else None
+
+
+_GAUGES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
+    "queued_requests": ("sglk_queued_requests", sum),
+    "running_requests": ("sglk_running_requests", sum),
+    "max_running_requests": ("sglk_max_running_requests", sum),
+    "kv_capacity_tokens": ("sglk_kv_capacity_tokens", sum),
+    "ready_replicas": ("sglk_replica_ready", sum),
+    # Replicas of a group have these in common.
+    "radix_min_len": ("sglk_radix_min_len", max),
+    "fallback_ops": ("sglk_op_fallbacks", max),
+    "simulated": ("sglk_simulated", max),
 }
 
 _RATIOS = {

@@ -2,26 +2,29 @@
 
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sglk.adviser.history import History
-from sglk.adviser.snapshot import Snapshot, read_snapshot
+from sglk.adviser.snapshot import Snapshot, of_one_process, read_snapshot
 from sglk.commands.flags import common_flags
-from sglk.commands.traffic import KEY_VARIABLE, Server
-from sglk.errors import ConfigError
+from sglk.commands.traffic import KEY_VARIABLE, Server, trusted
+from sglk.errors import ConfigError, RunError
 
-_USAGE = """usage: sglk advise [URL | FILE ...] [--json]
+_USAGE = """usage: sglk advise [URL | FILE ...] [--key KEY] [--cacert FILE] [--json]
 
 Name causes in the figures of a running server, or in recorded ones, each with its evidence and a command to try.
 
 arguments
-  URL                           a server, http://127.0.0.1:8000 unless given; its admin key is $SGLK_ADMIN_API_KEY
+  URL                           a server, http://127.0.0.1:8000 unless given
   FILE ...                      what `curl -s URL/metrics` gave, one or several times, oldest first
 
 flags
+  --key KEY                     the server's admin key; $SGLK_ADMIN_API_KEY unless given
+  --cacert FILE                 PEM file of the certificate to trust, such as the server's own self-signed one
   --json                        a list of {rule, group, cause, evidence, command}
 
 examples
@@ -36,11 +39,12 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         print(_USAGE)
         return 0
-    words = flags.arguments or ["http://127.0.0.1:8000"]
+    options, words = _options(flags.arguments)
+    words = words or ["http://127.0.0.1:8000"]
     unknown = [word for word in words if word.startswith("-")]
     if unknown:
         raise ConfigError(f"flag {unknown[0]!r} is unknown; see `sglk advise --help`")
-    found = _from_server(words) if words[0].startswith(("http://", "https://")) else _from_files(words)
+    found = _from_server(words, options) if words[0].startswith(("http://", "https://")) else _from_files(words)
     if "--json" in flags.switches:
         print(json.dumps(found, indent=2))
         return 0
@@ -51,20 +55,44 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _from_server(words: Sequence[str]) -> list[dict[str, Any]]:
+def _options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the flags that take a value, and the words that are left."""
+    options: dict[str, str] = {}
+    words, rest = iter(arguments), []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in ("--key", "--cacert"):
+            rest.append(word)
+        elif not (given := value if equals else next(words, "")):
+            raise ConfigError(f"{flag} needs a value; see `sglk advise --help`")
+        else:
+            options[flag] = given
+    return options, rest
+
+
+def _from_server(words: Sequence[str], options: Mapping[str, str]) -> list[dict[str, Any]]:
     if len(words) > 1:
         raise ConfigError(f"one URL at a time; {words[1]!r} is one too many")
-    answer = Server(words[0], os.environ.get(KEY_VARIABLE)).get("/advice")
-    assert isinstance(answer, list)
+    key = options.get("--key") or os.environ.get(KEY_VARIABLE)
+    answer = Server(words[0], key, trusted(options.get("--cacert"))).get("/advice")
+    if not isinstance(answer, list):
+        raise RunError(f"{words[0]} answered {type(answer).__name__} and is no sglk server")
     return answer
 
 
 def _from_files(words: Sequence[str]) -> list[dict[str, Any]]:
-    snapshots = [_recorded(word) for word in words]
-    ordered = sorted(snapshots, key=lambda each: each.at_s)
-    chips = " or ".join(sorted(ordered[-1].chips)) or "..."
-    facts = {name: {"url": "http://127.0.0.1:8000", "chip": chips, "model": "..."} for name in ordered[-1].groups}
+    snapshots = {word: _recorded(word) for word in words}
+    ordered = of_one_process(snapshots.values())
+    if left_out := [word for word, each in snapshots.items() if each not in ordered]:
+        note = "of another server than the latest one, or of the time before it was started again; left out"
+        print(f"sglk: {', '.join(left_out)}: {note}", file=sys.stderr)
+    last = ordered[-1]
+    facts = {name: {"url": "URL", "chip": _chip(last, name), "model": "MODEL"} for name in last.groups}
     return [asdict(each) for each in History(ordered).advice(facts)]
+
+
+def _chip(snapshot: Snapshot, group: str) -> str:
+    return " or ".join(sorted(snapshot.chips.get(group, ()))) or "CHIP"
 
 
 def _recorded(word: str) -> Snapshot:

@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     if words[0] not in _VERBS:
         raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], _VERBS) or '; verbs: ' + ', '.join(_VERBS)}")
     asked = _parser().parse_args(words)
-    server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE), _trusted(asked.cacert))
+    server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE), trusted(asked.cacert))
     code: int = asked.act(asked, server)
     return code
 
@@ -141,9 +141,7 @@ class Server:
             )
         # UnicodeError: a name such as `a..b`.
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise RunError(
-                f"{self._url} does not answer ({error}); is a server running there? name it by --url"
-            ) from error
+            raise RunError(f"{self._url} does not answer ({error}); is a server running there?") from error
         if answer.status_code != 200:
             raise _refusal(self._url, answer)
         try:
@@ -152,7 +150,8 @@ class Server:
             raise _stranger(self._url, answer) from None
 
 
-def _trusted(file: str | None) -> ssl.SSLContext | bool:
+def trusted(file: str | None) -> ssl.SSLContext | bool:
+    """Return whom to trust: the certificates in a PEM file, or (True) whom the machine trusts; raises ConfigError."""
     if file is None:
         return True
     try:

@@ -12,6 +12,7 @@ GAUGES = {
     "sglk_kv_used_tokens": 1000.0,
     "sglk_radix_min_len": 0.0,
     "sglk_op_fallbacks": 0.0,
+    "sglk_simulated": 0.0,
 }
 
 COUNTERS = {
@@ -29,17 +30,31 @@ COUNTERS = {
     "sglk_queue_time_seconds_count": 100.0,
     "sglk_prefill_latency_seconds_sum": 5.0,
     "sglk_prefill_latency_seconds_count": 100.0,
+    "sglk_time_per_output_token_seconds_sum": 2.0,
+    "sglk_time_per_output_token_seconds_count": 100.0,
 }
 
 
-def recorded(at_s: float = 0.0, chips: tuple[str, ...] = ("cpu",), failed: float = 0.0, **changes: Any) -> str:
-    """Return a scrape of group `a`; `changes` replace values, by names without the prefix `sglk_`."""
+def recorded(
+    at_s: float = 0.0,
+    chips: tuple[str, ...] = ("cpu",),
+    failed: float = 0.0,
+    backend: str = "cuda",
+    process: float = 1.0,
+    others: str = "",
+    **changes: Any,
+) -> str:
+    """Return a scrape of group `a`; `changes` replace values, by names without the prefix `sglk_`.
+
+    `backend` is that of its chips, `process` tells servers apart, `others` are lines of other groups and replicas.
+    """
     values = {**GAUGES, **COUNTERS, **{f"sglk_{name}": float(value) for name, value in changes.items()}}
     lines = [f"sglk_scrape_time_seconds {at_s}"]
     lines += [f'{name}{{model="m",group="a",replica="a/0"}} {value}' for name, value in values.items()]
     lines += [f'sglk_router_requests_total{{group="a",replica="a/0",outcome="failed"}} {failed}']
-    lines += [f'sglk_replica_info{{group="a",replica="a/0",chip="{chip}"}} 1' for chip in chips]
-    return "\n".join(lines) + "\n"
+    lines += [f'sglk_replica_info{{group="a",replica="a/0",chip="{chip}",backend="{backend}"}} 1' for chip in chips]
+    lines += [f'sglk_requests_received_created{{model="m"}} {process}']
+    return "\n".join(lines) + "\n" + others
 
 
 def snapshot(at_s: float = 0.0, **changes: Any) -> Snapshot:

@@ -37,6 +37,37 @@ def test_recorded_metrics_are_advised_on(tmp_path: Path, capsys: pytest.CaptureF
     assert "9 retractions" in out
 
 
+def test_metrics_of_another_server_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.prom").write_text(recorded(0, retractions_total=1, process=5))
+    (tmp_path / "new.prom").write_text(recorded(60, retractions_total=9, kv_used_tokens=9900))
+    assert main(["advise", str(tmp_path / "old.prom"), str(tmp_path / "new.prom")]) == 0
+    out, err = capsys.readouterr()
+    assert "9 retractions" in out
+    assert "old.prom: of another server than the latest one" in err
+
+
+def test_a_key_is_taken_as_flag_or_from_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SGLK_ADMIN_API_KEY", raising=False)
+    with serving(server={"admin_api_key": "secret"}) as served:
+        assert main(["advise", served.url]) == 2
+        assert main(["advise", served.url, "--key", "secret"]) == 0
+        assert main(["advise", "--key=secret", served.url]) == 0
+        monkeypatch.setenv("SGLK_ADMIN_API_KEY", "secret")
+        assert main(["advise", served.url]) == 0
+        assert main(["advise", served.url, "--key"]) == 2
+    assert "--key needs a value" in capsys.readouterr().err
+
+
+def test_who_asks_often_leaves_no_less_of_the_past() -> None:
+    with serving() as served:
+        for _ in range(3):
+            assert served.get("/admin/advice").json() == []
+        assert served.deployment.history.advice({"left": {}}) == []
+        assert len(served.deployment.history) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
