@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.requests import Request
 
-from sglk.adviser.history import History
-from sglk.adviser.snapshot import read_snapshot
+from sglk.adviser.snapshot import Snapshot, read_snapshot
 from sglk.server.deployment import Deployment, deployment_of
 
 EVERY_S = 5.0
@@ -22,21 +21,24 @@ router = APIRouter(prefix="/admin")
 async def advice(request: Request) -> list[dict[str, Any]]:
     """Name causes in the figures of the last minute, each with its evidence and a command to try."""
     deployment = deployment_of(request)
-    note(deployment.history, deployment.registry)
     facts = facts_of(deployment, str(request.base_url).rstrip("/"))
-    return [asdict(each) for each in deployment.history.advice(facts)]
+    # In a thread: to read the metrics and 15 minutes of the past takes longer than a stream should wait.
+    return await asyncio.to_thread(_advice, deployment, facts)
+
+
+def _advice(deployment: Deployment, facts: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    return [asdict(each) for each in deployment.history.advice(facts, _snapshot(deployment.registry))]
 
 
 async def watch(deployment: Deployment) -> None:
     """Keep the history of a deployment's figures until the event loop ends."""
     while True:
-        note(deployment.history, deployment.registry)
+        deployment.history.add(await asyncio.to_thread(_snapshot, deployment.registry))
         await asyncio.sleep(EVERY_S)
 
 
-def note(history: History, registry: CollectorRegistry) -> None:
-    """Add what the metrics say now."""
-    history.add(read_snapshot(generate_latest(registry).decode()))
+def _snapshot(registry: CollectorRegistry) -> Snapshot:
+    return read_snapshot(generate_latest(registry).decode())
 
 
 def facts_of(deployment: Deployment, url: str) -> dict[str, Mapping[str, str]]:
