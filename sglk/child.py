@@ -30,8 +30,9 @@ _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 class ChildProcess:
     """One running command with its log file.
 
-    `label` is what messages call it, and `pass_fds` are file descriptors that it inherits under their numbers. Raises
-    RunError if the log cannot be written. As a context manager it stops the command on the way out.
+    `label` is what messages call it, and `pass_fds` are file descriptors that it inherits under their numbers. `output`
+    is a file descriptor that gets what it prints; whoever reads there writes the log. Raises RunError if the log cannot
+    be written. As a context manager it stops the command on the way out.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ChildProcess:
         env: Mapping[str, str] | None = None,
         grace_s: float = 10.0,
         pass_fds: Sequence[int] = (),
+        output: int | None = None,
     ) -> None:
         self.label = label
         self.log = log
@@ -50,12 +52,12 @@ class ChildProcess:
         guarded = [sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid()), str(grace_s), *command]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("wb") as output:
-                _require_room(output)
+            with log.open("wb") as file:
+                _require_room(file)
                 self._process = subprocess.Popen(
                     guarded,
                     stdin=subprocess.DEVNULL,
-                    stdout=output,
+                    stdout=file if output is None else output,
                     stderr=subprocess.STDOUT,
                     env=None if env is None else {**os.environ, **env},
                     # Ctrl-C in the terminal reaches the owner alone, who then stops the child in order.
@@ -86,7 +88,7 @@ class ChildProcess:
     def check(self, *, within_s: float = 0.0) -> None:
         """Raise RunError with the last line of the log if the command has ended, or does so `within_s`."""
         if within_s:
-            self._pause(within_s)
+            self.pause(within_s)
         if self.returncode is None:
             return
         last = self._last_words() or "it printed nothing"
@@ -102,7 +104,7 @@ class ChildProcess:
                 raise RunError(
                     f"{self.label} was not {what} within {timeout_s:g} s; its last words: {last} (log: {self.log})"
                 )
-            self._pause(0.05)
+            self.pause(0.05)
 
     def wait_for_line(self, pattern: re.Pattern[str], *, timeout_s: float) -> re.Match[str]:
         """Return the first match of `pattern` in the log; errors as `wait_until`."""
@@ -138,7 +140,7 @@ class ChildProcess:
             return said[-1] if said else None
         return said[-1] if said[ready + 1 :] else "it printed nothing after it was ready"
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Sleep, but wake as soon as the command ends."""
         try:
             self._process.wait(seconds)

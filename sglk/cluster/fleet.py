@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
-from sglk.cluster.group import DeviceGroup, Replica
+from sglk.cluster.group import DeviceGroup, PrefixCached, Replica, ReplicaEngine
 from sglk.cluster.ramp import Ramp, RampPlan
 from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
@@ -27,7 +27,7 @@ TICK_S = 0.5
 
 JOIN_S = 10.0
 
-LaunchReplica = Callable[[ReplicaConfig], Engine]
+LaunchReplica = Callable[[ReplicaConfig], ReplicaEngine]
 """Loads, starts and tries the engine of a replica; raises SglkError."""
 
 
@@ -40,7 +40,7 @@ class Fleet:
         self.configs = {config.name: config for config in configs}
         """What each replica serves, and would start again with."""
         with ExitStack() as undo:
-            engines: dict[str, Engine] = {}
+            engines: dict[str, ReplicaEngine] = {}
             for config in configs:
                 engines[config.name] = engine = launch(config)
                 undo.callback(engine.shutdown, 0.0)
@@ -67,7 +67,7 @@ class Fleet:
 
     @property
     def engines(self) -> dict[str, Engine]:
-        """The engines that serve now, by the names of their replicas."""
+        """The engines of this process that serve now, by the names of their replicas."""
         engines = {replica.name: replica.engine for replica in self.router.replicas}
         return {name: engine for name, engine in engines.items() if isinstance(engine, Engine)}
 
@@ -83,12 +83,14 @@ class Fleet:
 
     @property
     def max_running_requests(self) -> int:
-        """Requests that can run at once, all replicas together."""
-        return sum(engine.runtime.max_running_requests for engine in self.engines.values())
+        """Requests that can run at once, all replicas together; of engines elsewhere what they were started with."""
+        windows = {name: config.config.runtime.max_running_requests for name, config in self.configs.items()}
+        windows |= {name: engine.runtime.max_running_requests for name, engine in self.engines.items()}
+        return sum(windows.values())
 
     def stats(self) -> EngineStats:
         """Return the gauges and counters of all replicas together."""
-        return sum_stats(engine.stats() for engine in self.engines.values())
+        return sum_stats(replica.engine.stats() for replica in self.router.replicas)
 
     def prepare(self, grammar: Grammar) -> None:
         """Compile `grammar` for every replica; raises RequestError for one that cannot be followed."""
@@ -99,7 +101,8 @@ class Fleet:
         """Empty the prefix caches; False when a replica has live requests and keeps its own."""
         for replica in self.router.replicas:
             replica.seen.clear()
-        flushed = [engine.flush_cache() for engine in self._serving().values()]
+        serving = [replica.engine for replica in self.router.replicas if replica.alive]
+        flushed = [engine.flush_cache() for engine in serving if isinstance(engine, PrefixCached)]
         return all(flushed)
 
     def reconfigure(self, runtimes: Mapping[str, RuntimeConfig], *, force: bool = False) -> None:
@@ -162,7 +165,7 @@ class Fleet:
             end.join()
         self.supervisor.join(JOIN_S)
 
-    def _relaunch(self, name: str) -> Engine:
+    def _relaunch(self, name: str) -> ReplicaEngine:
         return self._launch(self.configs[name])
 
     def _care(self) -> None:
@@ -191,7 +194,9 @@ def sum_stats(several: Iterable[EngineStats]) -> EngineStats:
     return total
 
 
-def _groups(configs: Sequence[ReplicaConfig], engines: dict[str, Engine], settings: RouterConfig) -> list[DeviceGroup]:
+def _groups(
+    configs: Sequence[ReplicaConfig], engines: Mapping[str, ReplicaEngine], settings: RouterConfig
+) -> list[DeviceGroup]:
     breaker = BreakerSettings(settings.breaker_failures, settings.breaker_cool_down_s)
     members: dict[str, list[ReplicaConfig]] = {}
     for config in configs:
@@ -206,8 +211,10 @@ def _groups(configs: Sequence[ReplicaConfig], engines: dict[str, Engine], settin
     ]
 
 
-def _check_tokens(config: ReplicaConfig, engine: Engine, first: Engine) -> None:
-    """Refuse a replica to which the token ids of a prompt mean something else."""
+def _check_tokens(config: ReplicaConfig, engine: ReplicaEngine, first: ReplicaEngine) -> None:
+    """Refuse a replica to which the token ids of a prompt mean something else; engines elsewhere get its text."""
+    if not isinstance(engine, Engine) or not isinstance(first, Engine):
+        return
     sample = "The quick brown fox, 1234 jumps!\n"
     if engine.vocab_size != first.vocab_size or engine.tokenizer.encode(sample) != first.tokenizer.encode(sample):
         raise ConfigError(

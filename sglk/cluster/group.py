@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from sglk.cluster.breaker import Breaker
 from sglk.cluster.picks import RecentPicks
@@ -45,6 +45,14 @@ class ReplicaEngine(Protocol):
 
     def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         """Stop the engine."""
+
+
+@runtime_checkable
+class PrefixCached(Protocol):
+    """An engine whose prefix cache can be emptied."""
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False while requests are live."""
 
 
 @dataclass(slots=True)

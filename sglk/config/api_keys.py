@@ -25,7 +25,7 @@ def take_keys(config: ServeConfig, environ: Mapping[str, str]) -> None:
         if file is not None and getattr(server, name) is not None:
             raise ConfigError(f"both server.{name} and server.{name}_file are given; leave one of them out")
         if file is not None:
-            setattr(server, name, _read(file, f"server.{name}_file={file}"))
+            setattr(server, name, read_key(file, f"server.{name}_file={file}"))
         elif getattr(server, name) is None and variable in environ:
             if not environ[variable].strip():
                 # An unset variable of a deployment's template must not open the server.
@@ -35,7 +35,8 @@ def take_keys(config: ServeConfig, environ: Mapping[str, str]) -> None:
         config.bench.api_key = environ.get(VARIABLES["api_key"])
 
 
-def _read(file: str, origin: str) -> str:
+def read_key(file: str, origin: str) -> str:
+    """Return the key in `file`; ConfigError begins with `origin`, what names the file."""
     path = expanded(file)
     try:
         if not path.is_file():

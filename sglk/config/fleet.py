@@ -54,7 +54,13 @@ def replica_configs(composed: Composed[Any], config_dir: str | Path | None = Non
     the command line is stronger, and `runtime` of its group strongest. Raises ConfigError for what does not fit
     together, devices that are to give more than all of their memory included.
     """
-    replicas = [each for group in composed.config.groups for each in _replicas(composed, group, config_dir)]
+    replicas = [
+        each
+        for group in composed.config.groups
+        for each in (
+            _replicas(composed, group, config_dir) if group.url is None else [_remote(composed, group, config_dir)]
+        )
+    ]
     _check_shares(replicas)
     return replicas
 
@@ -77,6 +83,19 @@ def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Pat
         )
         _check(config, group)
         yield ReplicaConfig(f"{group.name}/{index // tp_size}", group, config)
+
+
+def _remote(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> ReplicaConfig:
+    """Return the replica for a running server, which is of the chosen chip unless the group names another."""
+    base = composed.config
+    if group.chip is not None and group.chip != base.chip.name:
+        base = compose("serve", [*_shared(composed.words, group), f"chip={group.chip}"], config_dir).config
+    config = ServeConfig(**{field.name: getattr(base, field.name) for field in fields(ServeConfig)})
+    # How many devices it has is its own affair.
+    runtime = replace(config.runtime, tp_size=1)
+    return ReplicaConfig(
+        f"{group.name}/0", group, replace(config, runtime=runtime, groups=[replace(group, weight=1.0)])
+    )
 
 
 def _kind(group: GroupConfig, devices: Sequence[str]) -> str:

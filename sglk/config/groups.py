@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sglk.config.quoting import shell_form
+from sglk.config.ranges import address
 from sglk.config.schema import GroupConfig
 from sglk.errors import ConfigError, nearest
 
@@ -36,6 +37,8 @@ _KINDS = {
     "weight": _Kind((int, float), "a number"),
     "standby": _Kind((bool,), "true or false"),
     "chip": _Kind((str,), "text"),
+    "url": _Kind((str,), "an address"),
+    "api_key_file": _Kind((str,), "the path of a file"),
     "model": _Kind((str,), "text"),
     "tp_size": _Kind((int,), "an integer"),
     "runtime": _Kind((Mapping,), "a mapping of runtime parameters"),
@@ -104,12 +107,26 @@ def _group(item: Any, index: int) -> GroupConfig:
 def _check(groups: list[GroupConfig]) -> None:
     names: set[str] = set()
     for group in groups:
+def _check_remote(group: GroupConfig) -> None:
+    for problem in address(f"url of device group {group.name!r}", str(group.url)):
+        raise ConfigError(problem)
+    if group.devices or group.tp_size is not None or group.runtime:
+        raise ConfigError(
+            f"device group {group.name!r} has a url, whose server has its own devices and settings; leave out devices,"
+            " tp_size and runtime"
+        )
+
+
         if group.name in names:
             raise ConfigError(f"two device groups are named {group.name!r}; give each its own name")
         names.add(group.name)
         if not _NAME.fullmatch(group.name):
             raise ConfigError(f"device group {group.name!r}: a name is of letters, digits, `_`, `-` and `.`")
-        if not group.devices or group.devices == [""]:
+        if group.url is not None:
+            _check_remote(group)
+        elif group.api_key_file is not None:
+            raise ConfigError(f"device group {group.name!r} has an api_key_file and no url; give both, or neither")
+        elif not group.devices or group.devices == [""]:
             raise ConfigError(f"device group {group.name!r} has no devices; write backend:index, such as cuda:0")
         for device in group.devices:
             if not _DEVICE.fullmatch(device):

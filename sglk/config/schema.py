@@ -253,6 +253,10 @@ class GroupConfig:
     """Tensor-parallel devices per replica; null = `runtime.tp_size`, a choice among what divides the group's devices."""
     runtime: dict[str, Any] = field(default_factory=dict)
     """Runtime parameters of this group alone, such as `mem_fraction_static: 0.75`."""
+    url: Optional[str] = None
+    """In place of devices: a running server with an OpenAI API that answers, such as http://10.0.0.7:8000."""
+    api_key_file: Optional[str] = None
+    """File with the key that the server at `url` takes."""
 
 
 @dataclass

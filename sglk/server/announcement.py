@@ -12,7 +12,10 @@ from sglk.config.provenance import ProfileRecord
 from sglk.config.schema import ServerConfig
 from sglk.engine.grammar import INSTALL, guided_decoding_available
 from sglk.server.deployment import Deployment
+from sglk.server.entry import Entry
+from sglk.server.gateway import Gateway
 from sglk.server.port import is_loopback
+from sglk.upstream.launch import log_file
 
 logger = logging.getLogger(__name__)
 
@@ -20,30 +23,40 @@ READY = "SGLK_READY"
 """Begins the line for parent processes; a JSON object with `url`, `pid`, `model` and `version` follows."""
 
 
-def announcement(deployment: Deployment, url: str) -> Iterator[str]:
+def announcement(entry: Entry, url: str) -> Iterator[str]:
     """Yield the lines for people."""
-    config, engines = deployment.config, deployment.fleet.engines
+    config = entry.config
+    yield from _gateway(entry) if isinstance(entry, Gateway) else _engines(entry)
+    if len(groups := entry.fleet.router.groups) > 1:
+        shares = entry.fleet.router.weights.shares
+        yield f"traffic: {', '.join(f'{name} {shares[name]:g}' for name in groups)}; move it with: sglk traffic"
+    yield from exposure(config.server)
+    if not isinstance(entry, Gateway) and not guided_decoding_available():
+        yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
+    if any(each.group.url is None for each in entry.fleet.configs.values()):
+        yield profile_line(config.profile, entry.profile_path, config.chip.name, config.model.name)
+    yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
+    yield f"try: {try_line(entry, url)}"
+
+
+def _engines(entry: Entry) -> Iterator[str]:
+    engines = entry.fleet.engines
     for name, engine in engines.items():
-        chip, backend = (
-            deployment.fleet.configs[name].config.chip.name,
-            deployment.fleet.configs[name].config.backend.name,
-        )
-        device = engine.device_info.get("name", backend)
+        config = entry.fleet.configs[name].config
+        device = engine.device_info.get("name", config.backend.name)
         capacity = engine.stats().kv_capacity_tokens
         where = f"{name}: " if len(engines) > 1 else ""
-        yield f"serving {deployment.model_name} on {where}{chip} ({device}), KV cache for {capacity} tokens"
+        yield f"serving {entry.model_name} on {where}{config.chip.name} ({device}), KV cache for {capacity} tokens"
     if simulated := [name for name, engine in engines.items() if engine.simulated]:
         which = "simulated" if len(simulated) == len(engines) else f"simulated: {', '.join(simulated)}"
         yield f"{which}; times come from the chip's peak figures, answers are words without meaning"
-    if len(groups := deployment.fleet.router.groups) > 1:
-        shares = deployment.fleet.router.weights.shares
-        yield f"traffic: {', '.join(f'{name} {shares[name]:g}' for name in groups)}; move it with: sglk traffic"
-    yield from exposure(config.server)
-    if not guided_decoding_available():
-        yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
-    yield profile_line(config.profile, deployment.profile_path, config.chip.name, config.model.name)
-    yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
-    yield f"try: {try_line(deployment, url)}"
+
+
+def _gateway(entry: Entry) -> Iterator[str]:
+    for name, replica in entry.fleet.configs.items():
+        engine, devices = replica.config.engine, ", ".join(replica.config.groups[0].devices)
+        launched = f"{engine.name} {engine.version} on {devices} (log: {log_file(replica)})"
+        yield f"serving {entry.model_name} by {name}: {replica.group.url or launched}"
 
 
 def exposure(server: ServerConfig) -> Iterator[str]:
@@ -59,7 +72,7 @@ def exposure(server: ServerConfig) -> Iterator[str]:
         yield "WARNING: keys and prompts cross the network in the clear; set server.ssl_certfile, or use a proxy"
 
 
-def ready_line(deployment: Deployment, url: str) -> str:
+def ready_line(deployment: Entry, url: str) -> str:
     """Return the line for parent processes."""
     facts = {"url": url, "pid": os.getpid(), "model": deployment.model_name, "version": sglk.__version__}
     return f"{READY} {json.dumps(facts)}"
@@ -103,11 +116,11 @@ def _shortest(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def try_line(deployment: Deployment, url: str) -> str:
+def try_line(deployment: Entry, url: str) -> str:
     """Return a curl command that shows the model at work, greedily: the first answer should be one to rely on."""
     key = " -H 'Authorization: Bearer KEY'" if deployment.config.server.api_key else ""
     route, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
-    if deployment.can_chat:
+    if isinstance(deployment, Deployment) and deployment.can_chat:
         question = "What is the capital of France? Answer in one sentence."
         route, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}], "temperature": 0}
     return f"curl -s {url}{route}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"

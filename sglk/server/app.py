@@ -4,12 +4,27 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 import sglk
-from sglk.server import admin, advice, chat, completions, dashboard, groups, health, info, metrics, models, native
+from sglk.server import (
+    admin,
+    advice,
+    chat,
+    completions,
+    dashboard,
+    gateway_info,
+    groups,
+    health,
+    info,
+    metrics,
+    models,
+    native,
+    proxy,
+)
 from sglk.server.access import OnEnd, RecordRequests
 from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
-from sglk.server.deployment import Deployment
+from sglk.server.entry import Entry
 from sglk.server.errors import add_error_handlers
+from sglk.server.gateway import Gateway
 from sglk.server.openapi import describe
 from sglk.server.origin import SameOrigin
 from sglk.server.port import is_loopback
@@ -28,12 +43,23 @@ ROUTERS = (
     advice.router,
 )
 
+GATEWAY_ROUTERS = (
+    health.router,
+    gateway_info.router,
+    metrics.router,
+    groups.router,
+    dashboard.router,
+    advice.router,
+    proxy.router,
+)
+"""The last one passes on what the others do not answer."""
 
-def create_app(deployment: Deployment, on_end: OnEnd | None = None) -> FastAPI:
+
+def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
     """Return the application that serves `deployment`, whose engine runs; `on_end` is told of every request's end."""
     app = FastAPI(title="sglk", version=sglk.__version__, description="OpenAI and native API of one served model.")
     app.state.deployment = deployment
-    for router in ROUTERS:
+    for router in GATEWAY_ROUTERS if isinstance(deployment, Gateway) else ROUTERS:
         app.include_router(router)
     add_error_handlers(app)
     describe(app)

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from sglk.errors import RequestError
-from sglk.server.deployment import deployment_of
+from sglk.server.entry import entry_of
 
 MAX_BODY_BYTES = 32 * 2**20
 """Larger bodies get 413; a million tokens as a JSON list take about 7 MB."""
@@ -51,7 +51,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 async def read_body(request: Request, shape: type[BodyT]) -> BodyT:
     """Return the body of `request` as a `shape`; raises RequestError for anything else."""
-    raw = await _read_limited(request)
+    raw = await read_limited(request)
     if not raw.strip():
         raise RequestError("the request body is empty; send a JSON object", code="empty_body")
     try:
@@ -92,7 +92,8 @@ def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> No
             )
 
 
-async def _read_limited(request: Request) -> bytes:
+async def read_limited(request: Request) -> bytes:
+    """Return the body as it is, within the limits of size and time."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
@@ -109,7 +110,7 @@ async def _read_limited(request: Request) -> bytes:
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
     """Yield the body as it comes; raises RequestError when no more comes in time, or the server is about to end."""
     stream = request.stream()
-    cut_off = asyncio.ensure_future(deployment_of(request).cut_off.wait())
+    cut_off = asyncio.ensure_future(entry_of(request).cut_off.wait())
     over_s = time.monotonic() + WHOLE_S
     try:
         while (piece := await _next_piece(stream, cut_off, over_s)) is not None:

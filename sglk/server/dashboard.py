@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.entry import Entry, entry_of
 from sglk.server.live_snapshot import take_snapshot
 from sglk.server.streaming import EventStream
 
@@ -42,12 +42,12 @@ async def page() -> Response:
 @router.get(EVENTS_ROUTE, response_class=Response)
 async def events(request: Request) -> Response:
     """Stream a snapshot a second as server-sent events, until the client leaves or the server shuts down."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     watch(deployment)
     return EventStream(deployment.feed.events(), nullcontext())
 
 
-def watch(deployment: Deployment) -> None:
+def watch(deployment: Entry) -> None:
     """Begin to take snapshots of a deployment; harmless when repeated."""
     deployment.feed.start(partial(take_snapshot, deployment))
 

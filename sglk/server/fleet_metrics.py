@@ -38,7 +38,7 @@ class FleetCollector(Collector):
         yield from self._groups()
 
     def _engines(self) -> Iterator[Metric]:
-        several = [(self._values(name), engine.stats()) for name, engine in self._fleet.engines.items()]
+        several = [(self._values(each.name), each.engine.stats()) for each in self._fleet.router.replicas]
         yield from _families(GaugeMetricFamily, gauges, several)
         yield from _families(CounterMetricFamily, counters, several)
         simulated = GaugeMetricFamily(
@@ -50,10 +50,12 @@ class FleetCollector(Collector):
         window = GaugeMetricFamily("sglk_max_running_requests", "Size of the window.", labels=REPLICA_LABELS)
         shortest = GaugeMetricFamily("sglk_radix_min_len", "Shortest prefix the cache keeps.", labels=REPLICA_LABELS)
         info = GaugeMetricFamily("sglk_replica_info", "Always 1.", labels=(*REPLICA_LABELS, "chip", "backend"))
-        for name, engine in self._fleet.engines.items():
-            config = self._fleet.configs[name].config
-            window.add_metric(self._values(name), engine.runtime.max_running_requests)
-            shortest.add_metric(self._values(name), engine.runtime.radix_min_len)
+        engines = self._fleet.engines
+        for name, replica in self._fleet.configs.items():
+            config = replica.config
+            runtime = engines[name].runtime if name in engines else config.runtime
+            window.add_metric(self._values(name), runtime.max_running_requests)
+            shortest.add_metric(self._values(name), runtime.radix_min_len)
             info.add_metric((*self._values(name), config.chip.name, config.backend.name), 1)
         yield from (window, shortest, info)
 

@@ -17,7 +17,7 @@ from sglk.cluster.slo import parse_slo
 from sglk.cluster.weights import Weights
 from sglk.errors import RequestError
 from sglk.server.body import Body, body_schema, read_body, read_object
-from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.entry import Entry, entry_of
 
 DRAIN_TIMEOUT_S = 60.0
 """How long running requests may take to finish when the caller does not say."""
@@ -60,7 +60,7 @@ class RampBody(Body):
 @router.get("/groups")
 async def groups(request: Request) -> dict[str, Any]:
     """Describe every group and replica, the weights in force and the ramp."""
-    return overview(deployment_of(request))
+    return overview(entry_of(request))
 
 
 @router.patch("/groups/weights", openapi_extra=body_schema(Body))
@@ -75,7 +75,7 @@ async def set_weights(request: Request) -> dict[str, Any]:
     shares, reason, number = (body["weights"], _reason(body), _number(body)) if wrapped else (body, "", None)
     if not shares:
         raise RequestError('the body names no group; send such as {"old": 80, "new": 20}', param="weights")
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     deployment.fleet.router.set_weights(shares, "admin", reason, if_number=number)
     return overview(deployment)
 
@@ -83,7 +83,7 @@ async def set_weights(request: Request) -> dict[str, Any]:
 @router.post("/groups/rollback")
 async def rollback(request: Request) -> dict[str, Any]:
     """Return to the weights before the last change, or before the ramp; 409 when there are none."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     deployment.fleet.router.rollback("asked for by an operator")
     return overview(deployment)
 
@@ -95,7 +95,7 @@ async def drain(request: Request, name: str) -> dict[str, Any]:
     Draining the last group that takes requests is refused (409) unless `force`.
     """
     body = await _read_or(request, DrainBody)
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
     deployment.orders.give(name, _finish_drain(deployment, name, body.timeout_s))
     return describe_group(deployment, group)
@@ -104,7 +104,7 @@ async def drain(request: Request, name: str) -> dict[str, Any]:
 @router.post("/groups/{name}/undrain")
 async def undrain(request: Request, name: str) -> dict[str, Any]:
     """Let a group take requests again; a drain or restart of it that is on its way ends."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     group = deployment.fleet.router.undrain(name)
     deployment.orders.cancel(name)
     return describe_group(deployment, group)
@@ -114,7 +114,7 @@ async def undrain(request: Request, name: str) -> dict[str, Any]:
 async def restart(request: Request, name: str) -> dict[str, Any]:
     """Drain a group, start its replicas again in the background, and let it take requests through probes."""
     body = await _read_or(request, DrainBody)
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
     deployment.orders.give(name, _drain_and_restart(deployment, name, body.timeout_s))
     return describe_group(deployment, group)
@@ -126,13 +126,13 @@ async def start_ramp(request: Request) -> dict[str, Any]:
     body = await read_body(request, RampBody)
     limits = parse_slo(body.slo) if body.slo is not None else ()
     plan = RampPlan(body.group, body.to, body.step, body.every_s, limits, body.min_requests)
-    return describe_ramp(deployment_of(request).fleet.start_ramp(plan))
+    return describe_ramp(entry_of(request).fleet.start_ramp(plan))
 
 
 @router.get("/ramp")
 async def show_ramp(request: Request) -> dict[str, Any]:
     """Describe the ramp on its way, or the last one."""
-    ramp = deployment_of(request).fleet.ramp
+    ramp = entry_of(request).fleet.ramp
     if ramp is None:
         raise RequestError("there has been no ramp", code="no_ramp", status=404)
     return describe_ramp(ramp)
@@ -141,10 +141,10 @@ async def show_ramp(request: Request) -> dict[str, Any]:
 @router.delete("/ramp")
 async def stop_ramp(request: Request) -> dict[str, Any]:
     """Stop the ramp and leave the weights where they are."""
-    return describe_ramp(deployment_of(request).fleet.stop_ramp("asked for by an operator"))
+    return describe_ramp(entry_of(request).fleet.stop_ramp("asked for by an operator"))
 
 
-def overview(deployment: Deployment) -> dict[str, Any]:
+def overview(deployment: Entry) -> dict[str, Any]:
     """Return what `/admin/groups` shows."""
     fleet = deployment.fleet
     return {
@@ -158,7 +158,7 @@ def overview(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def describe_group(deployment: Deployment, group: DeviceGroup) -> dict[str, Any]:
+def describe_group(deployment: Entry, group: DeviceGroup) -> dict[str, Any]:
     """Return one group's entry; `share_taken` is that of the last minute's requests, 0 to 1, whatever the weights."""
     router = deployment.fleet.router
     shares, taken = router.weights.shares, router.shares_taken[group.name]
@@ -191,7 +191,7 @@ def describe_ramp(ramp: Ramp) -> dict[str, Any]:
     }
 
 
-def _describe_replica(deployment: Deployment, replica: Replica) -> dict[str, Any]:
+def _describe_replica(deployment: Entry, replica: Replica) -> dict[str, Any]:
     config = deployment.fleet.configs[replica.name].config
     stats = replica.engine.stats()
     return {
@@ -245,7 +245,7 @@ async def _read_or(request: Request, shape: type[DrainBody]) -> DrainBody:
         return shape()
 
 
-async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> None:
+async def _finish_drain(deployment: Entry, name: str, timeout_s: float) -> None:
     router, loop = deployment.fleet.router, asyncio.get_running_loop()
     over_s = loop.time() + timeout_s
     # Not in a thread: a few drains of an hour would leave none for long prompts.
@@ -255,7 +255,7 @@ async def _finish_drain(deployment: Deployment, name: str, timeout_s: float) -> 
         router.expire(name, f"device group {name!r} was drained before the answer was complete")
 
 
-async def _drain_and_restart(deployment: Deployment, name: str, timeout_s: float) -> None:
+async def _drain_and_restart(deployment: Entry, name: str, timeout_s: float) -> None:
     await _finish_drain(deployment, name, timeout_s)
     deployment.fleet.supervisor.restart(name)
     deployment.fleet.router.undrain(name)

@@ -6,16 +6,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.answers import collect
-from sglk.server.choices import new_id
-from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.entry import Entry, entry_of
 
 PROBE_TIMEOUT_S = 20.0
 """How long `/health_generate` waits for its token."""
-
-PROBE_PROMPT = (0,)
 
 router = APIRouter()
 
@@ -24,24 +20,23 @@ router = APIRouter()
 @router.get("/health")
 async def health(request: Request) -> Response:
     """Answer 200 while a device group takes requests, 503 when none does or the server is shutting down."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     return _health_response(deployment, _state(deployment))
 
 
 @router.get("/health_generate")
 async def health_generate(request: Request) -> Response:
     """Answer 200 once the engine has generated a token for this probe, else 503."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     state = _state(deployment)
     if state == "ok":
         state = await _probe(deployment)
     return _health_response(deployment, state)
 
 
-async def _probe(deployment: Deployment) -> str:
-    sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+async def _probe(deployment: Entry) -> str:
     try:
-        with deployment.bridge.open([GenerateRequest(new_id("health"), PROBE_PROMPT, sampling)]) as generation:
+        with deployment.bridge.open([deployment.probe_request()]) as generation:
             await asyncio.wait_for(collect(generation), PROBE_TIMEOUT_S)
     except RequestError as error:
         return str(error)
@@ -50,7 +45,7 @@ async def _probe(deployment: Deployment) -> str:
     return "ok"
 
 
-def _state(deployment: Deployment) -> str:
+def _state(deployment: Entry) -> str:
     if deployment.draining:
         return "shutting down"
     router = deployment.fleet.router
@@ -59,7 +54,7 @@ def _state(deployment: Deployment) -> str:
     return "; ".join(f"{name}: {group.trouble or 'weight 0'}" for name, group in router.groups.items())
 
 
-def _health_response(deployment: Deployment, state: str) -> Response:
+def _health_response(deployment: Entry, state: str) -> Response:
     groups = {name: group.trouble or "ok" for name, group in deployment.fleet.router.groups.items()}
     if state == "ok":
         return JSONResponse({"status": "ok", "groups": groups})

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from sglk.errors import ConfigError
 from sglk.server import dashboard
 from sglk.server.advice import watch
-from sglk.server.deployment import Deployment
+from sglk.server.entry import Entry
 from sglk.server.port import port_taken
 from sglk.server.tls import tls_files
 
@@ -44,7 +44,7 @@ class HttpServer(uvicorn.Server):
     them; a second one ends them at once. Either way `run_until_stopped` returns normally.
     """
 
-    def __init__(self, app: ASGIApp, deployment: Deployment, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, deployment: Entry, on_ready: Callable[[], None]) -> None:
         self._deployment = deployment
         self._on_ready = on_ready
         self._drain_s = deployment.config.server.shutdown_timeout_s

@@ -6,7 +6,7 @@ from typing import Any
 from sglk.cluster.fleet import sum_stats
 from sglk.cluster.group import DeviceGroup
 from sglk.engine.messages import EngineStats
-from sglk.server.deployment import Deployment
+from sglk.server.entry import Entry
 from sglk.server.groups import describe_group, overview
 from sglk.server.live_feed import Taken
 from sglk.server.metrics import token_usage
@@ -19,7 +19,7 @@ MAX_ERRORS = 20
 ADVICE_ROUTE = "/admin/advice"
 
 
-def take_snapshot(deployment: Deployment) -> Taken:
+def take_snapshot(deployment: Entry) -> Taken:
     """Return a snapshot and its point of the curves: per group, the figures of `_curves` and counters behind them."""
     router = deployment.fleet.router
     stats = {name: sum_stats(each.engine.stats() for each in group.replicas) for name, group in router.groups.items()}
@@ -49,9 +49,7 @@ def take_snapshot(deployment: Deployment) -> Taken:
     return snapshot, {"t": now, "groups": curves}
 
 
-def _group(
-    deployment: Deployment, group: DeviceGroup, stats: EngineStats, before: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _group(deployment: Entry, group: DeviceGroup, stats: EngineStats, before: list[dict[str, Any]]) -> dict[str, Any]:
     told = describe_group(deployment, group)
     for replica, entry in zip(group.replicas, told["replicas"], strict=True):
         own = replica.engine.stats()
@@ -67,7 +65,7 @@ def _group(
     }
 
 
-def _fallbacks(deployment: Deployment, replica: str) -> int:
+def _fallbacks(deployment: Entry, replica: str) -> int:
     engine = deployment.fleet.engines.get(replica)
     return 0 if engine is None else sum(choice.fallback for choice in engine.op_report().choices)
 

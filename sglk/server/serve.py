@@ -11,12 +11,12 @@ from sglk.config.fleet import ReplicaConfig, alone
 from sglk.config.schema import ServeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.warm_up import warm_up
-from sglk.errors import ConfigError
 from sglk.last_words import ends_when_frozen
 from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
+from sglk.server.gateway import all_elsewhere, load_gateway
 from sglk.server.http_server import HttpServer
 from sglk.server.logs import set_up_logging
 from sglk.server.port import bind, url_of
@@ -35,14 +35,14 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
     The port is taken first and opens last: a conflict shows before weights are loaded, and whoever can connect gets
     answers.
     """
-    _check_supported(config)
     set_up_logging(config.server.log_level, config.server.log_format)
     with (
         tracing_to(config.server.otlp_endpoint, config.server.served_model_name or config.model.name) as on_end,
         closing(bind(config.server.host, config.server.port)) as listener,
     ):
         tls_files(config.server)
-        deployment = load_deployment(config, profile_path, replicas)
+        load = load_gateway if all_elsewhere(replicas) else load_deployment
+        deployment = load(config, profile_path, replicas)
         deployment.fleet.start()
         url = url_of(listener, scheme_of(config.server))
 
@@ -66,9 +66,8 @@ def load_deployment(
     fleet = Fleet(replicas or alone(config), config.router, launch_replica)
     try:
         tokenizer = fleet.first.tokenizer
-        return Deployment(
-            config, fleet, tokenizer, load_chat_template(tokenizer, config.server.chat_template), profile_path
-        )
+        template = load_chat_template(tokenizer, config.server.chat_template)
+        return Deployment(config, fleet, tokenizer, template, profile_path=profile_path)
     except BaseException:
         fleet.shutdown()
         raise
@@ -86,8 +85,3 @@ def launch_replica(replica: ReplicaConfig) -> Engine:
         engine.shutdown(0.0)
         raise
     return engine
-
-
-def _check_supported(config: ServeConfig) -> None:
-    if config.engine.name != "native":
-        raise ConfigError(f"engine {config.engine.name!r} cannot be served yet; choose engine=native")

@@ -3,12 +3,12 @@
 from starlette.requests import Request
 
 from sglk.server.body import Body
-from sglk.server.deployment import deployment_of
+from sglk.server.entry import entry_of
 
 
 def session_of(request: Request, body: Body) -> str | None:
     """Return what keeps the request on the device group of those before it: `router.session_header`, else `user`."""
-    given = request.headers.get(deployment_of(request).config.router.session_header)
+    given = request.headers.get(entry_of(request).config.router.session_header)
     if given:
         return given
     user = getattr(body, "user", None)

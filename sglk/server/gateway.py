@@ -1,0 +1,66 @@
+"""The entry to engines elsewhere: upstream processes that sglk launches, and servers that run already."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sglk.cluster.fleet import Fleet
+from sglk.cluster.group import ReplicaEngine
+from sglk.config.check_engine import NATIVE
+from sglk.config.fleet import ReplicaConfig
+from sglk.config.schema import ServeConfig
+from sglk.engine.messages import GenerateRequest
+from sglk.errors import ConfigError
+from sglk.server.choices import new_id
+from sglk.server.entry import Entry
+from sglk.upstream.launch import launch, launch_all
+from sglk.upstream.messages import ProxyRequest
+
+
+@dataclass
+class Gateway(Entry):
+    """One HTTP entry whose requests are answered elsewhere, byte for byte."""
+
+    def probe_request(self) -> GenerateRequest:
+        """Return a request for one token of any text."""
+        body = {"model": self.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        return ProxyRequest(
+            new_id("health"),
+            (),
+            path="/v1/completions",
+            headers=(("content-type", "application/json"),),
+            body=json.dumps(body).encode(),
+        )
+
+
+def is_elsewhere(replica: ReplicaConfig) -> bool:
+    """Return whether a replica's engine is not one of this process."""
+    return replica.group.url is not None or replica.config.engine.name != NATIVE
+
+
+def all_elsewhere(replicas: Sequence[ReplicaConfig]) -> bool:
+    """Return whether there is no engine of this process among them; raises ConfigError for a mixture."""
+    elsewhere = [replica.name for replica in replicas if is_elsewhere(replica)]
+    here = [replica.name for replica in replicas if not is_elsewhere(replica)]
+    if elsewhere and here:
+        raise ConfigError(
+            f"replica {here[0]} is of engine=native in this process and {elsewhere[0]} is a server elsewhere; start a"
+            " second `sglk serve` for the former and name its url in its group"
+        )
+    return bool(elsewhere)
+
+
+def load_gateway(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> Gateway:
+    """Start or find the engine of every replica, all at the same time, and see each generate; raises SglkError."""
+    started = launch_all(replicas)
+
+    def launched(replica: ReplicaConfig) -> ReplicaEngine:
+        return started.pop(replica.name, None) or launch(replica)
+
+    try:
+        return Gateway(config, Fleet(replicas, config.router, launched), profile_path=profile_path)
+    except BaseException:
+        for engine in started.values():
+            engine.shutdown()
+        raise

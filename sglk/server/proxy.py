@@ -1,0 +1,130 @@
+"""Routes that are answered by engines elsewhere: the request goes to one of them, and its answer back, as they are."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sglk.engine.messages import Output
+from sglk.errors import RequestError
+from sglk.server.answers import raise_if_failed
+from sglk.server.body import read_limited
+from sglk.server.bridge import Generation
+from sglk.server.choices import new_id
+from sglk.server.counting import set_outcome
+from sglk.server.entry import Entry, entry_of
+from sglk.server.errors import error_body
+from sglk.server.streaming import event, unless_client_leaves
+from sglk.upstream.messages import ProxyOutput, ProxyRequest
+
+PROMPT_BYTES = 16384
+"""So much of a prompt tells whether its beginning was seen before."""
+
+router = APIRouter()
+
+
+@router.post("/v1/{route:path}")
+@router.post("/generate")
+@router.post("/tokenize")
+@router.post("/detokenize")
+@router.get("/v1/models")
+@router.get("/v1/models/{name:path}")
+@router.get("/model_info")
+@router.get("/get_model_info", include_in_schema=False)
+async def proxied(request: Request) -> Response:
+    """Pass the request on to a device group, and its answer back byte for byte."""
+    entry = entry_of(request)
+    body = await read_limited(request)
+    generation = entry.bridge.open([_proxy_request(entry, request, body)])
+    return ProxiedAnswer(generation)
+
+
+class ProxiedAnswer(Response):
+    """The answer as it comes: status and headers with its first byte, which may be from a second group."""
+
+    def __init__(self, generation: Generation) -> None:
+        super().__init__()
+        self._generation = generation
+        self._begun = False
+        self._events = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Relay until the answer ends or the client leaves, which ends it at the engine as well."""
+        with self._generation:
+            try:
+                await unless_client_leaves(receive, self._relay(scope, send))
+            except ClientDisconnect:
+                set_outcome(scope, "aborted")
+
+    async def _relay(self, scope: Scope, send: Send) -> None:
+        try:
+            async for output in _outputs(self._generation):
+                if isinstance(output, ProxyOutput) and (output.data or output.finish):
+                    await self._pass_on(output, send)
+        except RequestError as error:
+            if not self._begun:
+                raise
+            set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
+            # No [DONE]: nobody shall take the answer for a complete one. What was begun of an event ends first.
+            told = event(error_body(str(error), status=error.status, code=error.code))
+            await _send(send, b"\n\n" + told if self._events else b"")
+        await _send(send, b"", more=False)
+
+    async def _pass_on(self, output: ProxyOutput, send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in output.headers]
+            self._events = any(name == b"content-type" and b"text/event-stream" in value for name, value in headers)
+            if not self._events:
+                headers.append((b"content-length", str(len(output.data)).encode()))
+            await send({"type": "http.response.start", "status": output.status, "headers": headers})
+        if output.data:
+            await _send(send, output.data)
+
+
+async def _outputs(generation: Generation) -> AsyncIterator[Output]:
+    """Yield the outputs; raises RequestError for a failed one, but for what the engine itself refused."""
+    async for batch in generation.batches():
+        for _, output in batch:
+            refused = isinstance(output, ProxyOutput) and output.status >= 400 and output.finish and output.finish.code
+            if not refused:
+                raise_if_failed(output.finish)
+            yield output
+
+
+async def _send(send: Send, data: bytes, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _proxy_request(entry: Entry, request: Request, body: bytes) -> ProxyRequest:
+    fields = _fields(body)
+    user = fields.get("user")
+    header = request.headers.get(entry.config.router.session_header)
+    query = f"?{request.url.query}" if request.url.query else ""
+    return ProxyRequest(
+        new_id("proxy"),
+        tuple(_beginning(fields)),
+        session=header or (user if isinstance(user, str) and user else None),
+        method=request.method,
+        path=f"{request.url.path}{query}",
+        headers=tuple(request.headers.items()),
+        body=body,
+    )
+
+
+def _fields(body: bytes) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        return {}  # for the engine to refuse
+    return fields if isinstance(fields, dict) else {}
+
+
+def _beginning(fields: Mapping[str, Any]) -> bytes:
+    """Return the first bytes of the prompt, in whatever form it is."""
+    prompt = next((fields[name] for name in ("messages", "prompt", "text", "input_ids") if name in fields), "")
+    return json.dumps(prompt).encode()[:PROMPT_BYTES]

@@ -1,0 +1,168 @@
+"""An engine in another process or on another machine, as a replica of sglk's router."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx
+
+from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
+from sglk.upstream.messages import ProxyOutput, ProxyRequest
+from sglk.upstream.probe import authorization, connect, unhealthy
+from sglk.upstream.process import UpstreamProcess
+from sglk.upstream.relay import Relay, open_client
+from sglk.upstream.scrape import read_stats
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often health and figures are asked for."""
+
+LOST_AFTER = 3
+"""So many probes in a row that nobody answers mean that the server is gone; one that is merely slow is not."""
+
+FLUSH_ROUTES = ("/flush_cache", "/reset_prefix_cache")
+"""SGLang's (and sglk's) and vLLM's."""
+
+OnOutput = Callable[[Output], None]
+
+
+class UpstreamEngine:
+    """Passes requests on to a server. All methods may be called from any thread.
+
+    Its requests are relayed in the event loop that each names.
+    """
+
+    simulated = False
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        process: UpstreamProcess | None = None,
+        key: str | None = None,
+        pause_s: float = 120.0,
+    ) -> None:
+        """Serve by the server at `url`, which answers; a stream that says nothing for `pause_s` is given up."""
+        self.name = name
+        self.url = url
+        self.key = key
+        self._process = process
+        self._pause_s = pause_s
+        self._failure: str | None = None
+        self._silent_since_s: float | None = None
+        self._stats = EngineStats()
+        self._submitted: set[str] = set()
+        """Requests that are on their way into their event loop."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._look_on, name=f"sglk-watch-{name}", daemon=True)
+        self._watch.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        return self.failure is None and not self._closing.is_set()
+
+    @property
+    def failure(self) -> str | None:
+        """Why it takes no more requests."""
+        if self._process is not None and self._process.returncode is not None and not self._closing.is_set():
+            return self._process.why_it_ended()
+        return self._failure
+
+    @property
+    def stuck_s(self) -> float:
+        """For how long its probes have been without an answer; 0 while it answers."""
+        since = self._silent_since_s
+        return 0.0 if since is None else time.monotonic() - since
+
+    def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
+        """Pass `request`, a ProxyRequest, on."""
+        assert isinstance(request, ProxyRequest)
+        self._submitted.add(request.request_id)
+        request.loop.call_soon_threadsafe(self._start, request, on_output)
+
+    def abort(self, request_id: str) -> None:
+        """End a request early: its connection closes, from which the server learns it; unknown ids are ignored."""
+        self._submitted.discard(request_id)
+        task = self._tasks.get(request_id)
+        if task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def stats(self) -> EngineStats:
+        """Return what it said of itself last."""
+        return self._stats
+
+    def flush_cache(self) -> bool:
+        """Empty its prefix cache; False where it refuses, as with live requests."""
+        with suppress(httpx.HTTPError), connect(self.url, self.key) as http:
+            for route in FLUSH_ROUTES:
+                if (status := http.post(route).status_code) not in (404, 405):
+                    return status == 200
+        return False
+
+    def shutdown(self, drain_timeout_s: float = 0.0) -> None:
+        """End what is open; and the process, if it is ours."""
+        self._closing.set()
+        for request_id in [*self._submitted, *self._tasks]:
+            self.abort(request_id)
+        for loop, client in self._loops.items():
+            with suppress(RuntimeError):  # a loop that has ended took its connections along
+                asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+        if self._process is not None:
+            self._process.stop()
+
+    def _start(self, request: ProxyRequest, on_output: OnOutput) -> None:
+        """Runs in the request's event loop."""
+        if request.request_id not in self._submitted:
+            on_output(self._aborted(request))
+            return
+        self._submitted.discard(request.request_id)
+        client = self._loops.get(request.loop)
+        if client is None:
+            client = self._loops[request.loop] = open_client(self.url, authorization(self.key))
+        relay = Relay(client, request, self.name, self._pause_s)
+        task = request.loop.create_task(self._relay(relay, request, on_output))
+        self._tasks[request.request_id] = task
+
+    async def _relay(self, relay: Relay, request: ProxyRequest, on_output: OnOutput) -> None:
+        try:
+            async for output in relay.outputs():
+                on_output(output)
+        except asyncio.CancelledError:
+            on_output(self._aborted(request))
+        finally:
+            if self._tasks.get(request.request_id) is asyncio.current_task():
+                del self._tasks[request.request_id]
+
+    def _aborted(self, request: ProxyRequest) -> ProxyOutput:
+        return ProxyOutput(request.request_id, (), "", 0, 0, 0, Finish("abort"), replica=self.name)
+
+    def _look_on(self) -> None:
+        silent = 0
+        while not self._closing.wait(LOOK_S):
+            why = unhealthy(self.url, self.key)
+            if why is None:
+                silent, self._silent_since_s, self._failure = 0, None, None
+                self._scrape()
+                continue
+            silent += 1
+            if self._silent_since_s is None:
+                self._silent_since_s = time.monotonic()
+            if silent == LOST_AFTER and not why.startswith("/health answers") and "timed out" not in why:
+                self._failure = f"{self.url} does not answer: {why}"
+            elif silent >= LOST_AFTER and why.startswith("/health answers"):
+                self._failure = f"{self.url}{why}"
+
+    def _scrape(self) -> None:
+        # Figures are worth having and not worth failing for.
+        with suppress(httpx.HTTPError, ValueError), connect(self.url, self.key) as http:
+            response = http.get("/metrics")
+            if response.status_code == 200:
+                self._stats = read_stats(response.text)

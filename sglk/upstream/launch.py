@@ -1,0 +1,126 @@
+"""From one replica's configuration to an engine that has generated a token."""
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+
+from sglk.config.api_keys import read_key
+from sglk.config.fleet import ReplicaConfig
+from sglk.errors import RunError
+from sglk.upstream.command import UpstreamCommand
+from sglk.upstream.compose import LOOPBACK, compose_command
+from sglk.upstream.engine import UpstreamEngine
+from sglk.upstream.interpreter import require_installed
+from sglk.upstream.probe import unhealthy, without_token
+from sglk.upstream.process import UpstreamProcess
+
+logger = logging.getLogger(__name__)
+
+_PROBE_EVERY_S = 0.2
+
+
+def launch(replica: ReplicaConfig, cancelled: threading.Event | None = None) -> UpstreamEngine:
+    """Start the engine of a replica, or find the server that its group names; raises SglkError where neither serves.
+
+    A start that is `cancelled` meanwhile raises too.
+    """
+    if replica.group.url is not None:
+        return _find(replica, replica.group.url)
+    return _start(replica, cancelled or threading.Event())
+
+
+def launch_all(replicas: Sequence[ReplicaConfig]) -> dict[str, UpstreamEngine]:
+    """Start several at the same time, as each may take minutes; when one fails all end, and its error is raised."""
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(max_workers=len(replicas)) as pool:
+        starts = {each.name: pool.submit(launch, each, cancelled) for each in replicas}
+        try:
+            wait(starts.values(), return_when=FIRST_EXCEPTION)
+            for start in starts.values():
+                if start.done():
+                    start.result()
+            return {name: start.result() for name, start in starts.items()}
+        except BaseException:
+            cancelled.set()
+            for start in starts.values():
+                if start.exception() is None:
+                    start.result().shutdown()
+            raise
+
+
+def log_file(replica: ReplicaConfig) -> Path:
+    """Return where the output of a replica's engine goes."""
+    return Path(replica.config.engine.logs) / f"{replica.name.replace('/', '-')}.log"
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody holds at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine:
+    key = secrets.token_urlsafe(24)
+    command = compose_command(replica.config, port=free_port(), environ=os.environ, key=key)
+    if not command.secrets:
+        key = ""
+    require_installed(command)
+    for note in command.notes:
+        logger.info("%s: %s", replica.name, note)
+    logger.info("%s: %s", replica.name, command.shell())
+    process = UpstreamProcess(command, log=log_file(replica), label=replica.name)
+    try:
+        _await_token(process, command, replica, key or None, cancelled)
+    except BaseException:
+        process.stop()
+        raise
+    return UpstreamEngine(
+        replica.name, command.url, process=process, key=key or None, pause_s=replica.config.router.step_timeout_s
+    )
+
+
+def _await_token(
+    process: UpstreamProcess,
+    command: UpstreamCommand,
+    replica: ReplicaConfig,
+    key: str | None,
+    cancelled: threading.Event,
+) -> None:
+    config = replica.config
+    model = config.server.served_model_name or config.model.name
+    limit_s = config.engine.start_timeout_s
+    over_s = time.monotonic() + limit_s
+    last = "nothing was heard of it"
+    for probe in (partial(unhealthy, command.url), partial(without_token, command.url, model, key)):
+        while (why := probe()) is not None:
+            last = why
+            if (end := process.why_it_ended()) is not None:
+                raise RunError(end)
+            if cancelled.is_set():
+                raise RunError(f"the start of {process.label} was given up")
+            if time.monotonic() >= over_s:
+                said = " / ".join(process.tail(3)) or "nothing"
+                raise RunError(
+                    f"{process.label} gave no token within engine.start_timeout_s={limit_s:g} s: {last}; its last"
+                    f" words: {said} (log: {process.log})"
+                )
+            process.pause(_PROBE_EVERY_S)
+
+
+def _find(replica: ReplicaConfig, url: str) -> UpstreamEngine:
+    address = url.rstrip("/").removesuffix("/v1")
+    file = replica.group.api_key_file
+    key = None if file is None else read_key(file, f"api_key_file={file} of group {replica.group.name!r}")
+    if (
+        why := unhealthy(address, key) or without_token(address, replica.config.server.served_model_name, key)
+    ) is not None:
+        raise RunError(f"{replica.name}: the server at {address} does not generate: {why}")
+    return UpstreamEngine(replica.name, address, key=key, pause_s=replica.config.router.step_timeout_s)

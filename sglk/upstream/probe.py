@@ -1,0 +1,62 @@
+"""Whether an OpenAI server answers: straight to its host, whatever proxies the environment names."""
+
+from typing import Any
+
+import httpx
+
+PROBE_TIMEOUT_S = 5.0
+TOKEN_TIMEOUT_S = 120.0
+"""The first token of an engine may take long: kernels are compiled for it."""
+
+
+def connect(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> httpx.Client:
+    """Return a client for one server."""
+    return httpx.Client(base_url=url, headers=authorization(key), timeout=timeout_s, trust_env=False)
+
+
+def authorization(key: str | None) -> dict[str, str]:
+    """Return the header that carries `key`, if there is one."""
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
+def unhealthy(url: str, key: str | None = None, timeout_s: float = PROBE_TIMEOUT_S) -> str | None:
+    """Return why `/health` does not answer 200, None where it does."""
+    try:
+        with connect(url, key, timeout_s) as http:
+            status = http.get("/health").status_code
+    except httpx.HTTPError as error:
+        return _reason(error)
+    return None if status == 200 else f"/health answers {status}"
+
+
+def first_model(url: str, key: str | None) -> str:
+    """Return the name of the model that a server serves; raises httpx.HTTPError, or ValueError for another answer."""
+    with connect(url, key) as http:
+        response = http.get("/v1/models").raise_for_status()
+    try:
+        return str(response.json()["data"][0]["id"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError("/v1/models names no model") from error
+
+
+def without_token(url: str, model: str | None = None, key: str | None = None) -> str | None:
+    """Return why a server does not generate a real token, None where it does; `model` = None: whichever it has."""
+    try:
+        body = {"model": model or first_model(url, key), "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        with connect(url, key, TOKEN_TIMEOUT_S) as http:
+            response = http.post("/v1/completions", json=body)
+        if response.status_code != 200:
+            return f"/v1/completions answers {response.status_code}: {' '.join(response.text[:300].split())}"
+        return None if _has_choice(response.json()) else "/v1/completions answers without a choice"
+    except httpx.HTTPError as error:
+        return _reason(error)
+    except ValueError as error:
+        return str(error) or "it answers with something else than JSON"
+
+
+def _has_choice(answer: Any) -> bool:
+    return isinstance(answer, dict) and bool(answer.get("choices"))
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
