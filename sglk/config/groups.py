@@ -34,11 +34,11 @@ class _Kind:
 
 
 _KINDS = {
+    "url": _Kind((str,), "an address"),
+    "api_key_file": _Kind((str,), "the path of a file"),
     "weight": _Kind((int, float), "a number"),
     "standby": _Kind((bool,), "true or false"),
     "chip": _Kind((str,), "text"),
-    "url": _Kind((str,), "an address"),
-    "api_key_file": _Kind((str,), "the path of a file"),
     "model": _Kind((str,), "text"),
     "tp_size": _Kind((int,), "an integer"),
     "runtime": _Kind((Mapping,), "a mapping of runtime parameters"),
@@ -104,9 +104,6 @@ def _group(item: Any, index: int) -> GroupConfig:
     )
 
 
-def _check(groups: list[GroupConfig]) -> None:
-    names: set[str] = set()
-    for group in groups:
 def _check_remote(group: GroupConfig) -> None:
     for problem in address(f"url of device group {group.name!r}", str(group.url)):
         raise ConfigError(problem)
@@ -117,6 +114,9 @@ def _check_remote(group: GroupConfig) -> None:
         )
 
 
+def _check(groups: list[GroupConfig]) -> None:
+    names: set[str] = set()
+    for group in groups:
         if group.name in names:
             raise ConfigError(f"two device groups are named {group.name!r}; give each its own name")
         names.add(group.name)
