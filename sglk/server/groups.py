@@ -193,11 +193,13 @@ def describe_ramp(ramp: Ramp) -> dict[str, Any]:
 
 def _describe_replica(deployment: Entry, replica: Replica) -> dict[str, Any]:
     config = deployment.fleet.configs[replica.name].config
+    engine = deployment.fleet.engines.get(replica.name)
     stats = replica.engine.stats()
     return {
         "name": replica.name,
         "chip": config.chip.name,
         "devices": config.groups[0].devices,
+        "simulated": engine is not None and engine.simulated,
         "state": replica.state,
         "breaker": replica.breaker.state,
         "last_error": replica.breaker.last_error,
