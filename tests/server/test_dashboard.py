@@ -20,6 +20,7 @@ from sglk.server import live_feed
 from sglk.server.app import create_app
 from sglk.server.http_server import HttpServer
 from sglk.server.live_feed import LiveFeed
+from sglk.server.live_snapshot import take_snapshot
 from sglk.server.port import bind, url_of
 from sglk.testing.scripted import ScriptedRunner
 from tests.server import chromium
@@ -293,6 +294,43 @@ def test_in_a_browser_bad_weights_are_refused_in_words(pair: Served, page: chrom
     click(page, "#reset")
     assert page.look("[...document.querySelectorAll('#groups input')].map(each => each.value)") == ["80", "20"]
     assert dict(pair.deployment.fleet.router.weights.shares) == {"old": 80, "new": 20}
+
+
+@in_a_browser
+@pytest.mark.slow
+def test_in_a_browser_weights_that_others_set_while_one_types_are_not_overwritten(
+    pair: Served, page: chromium.Page
+) -> None:
+    on_load(page, pair)
+    type_weight(page, "new", "70")
+    pair.deployment.fleet.router.set_weights({"old": 5}, "admin")
+    page.wait("document.querySelector(`input[aria-label='weight of old']`).value === '5'")
+    click(page, "#apply")
+    page.wait("document.getElementById('say').className === 'bad'")
+    assert "weights 1, by admin, have come into force since weights 0" in said(page)
+    assert dict(pair.deployment.fleet.router.weights.shares) == {"old": 5, "new": 20}
+    click(page, "#apply")
+    wait_until(lambda: dict(pair.deployment.fleet.router.weights.shares) == {"old": 5, "new": 70})
+
+
+@in_a_browser
+@pytest.mark.slow
+def test_in_a_browser_a_server_may_come_back_with_other_groups(
+    pair: Served, page: chromium.Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({"one": ScriptedRunner(), "two": ScriptedRunner(), "three": ScriptedRunner()}) as other:
+        shown = [pair.deployment]
+        monkeypatch.setattr("sglk.server.dashboard.take_snapshot", lambda _: take_snapshot(shown[0]))
+        on_load(page, pair)
+        type_weight(page, "new", "70")
+        names = "[...document.querySelectorAll('#groups tbody b')].map(each => each.textContent)"
+        for deployment, expected in ((other.deployment, ["one", "two", "three"]), (pair.deployment, ["old", "new"])):
+            shown[0] = deployment
+            page.wait(f"JSON.stringify({names}) === {json.dumps(json.dumps(expected, separators=(',', ':')))}")
+            assert page.look("document.querySelectorAll('#replicas tbody tr').length") == len(expected)
+            assert page.look("document.querySelectorAll('[data-chart=running] path').length") == len(expected)
+        assert page.look("document.getElementById('apply').disabled")
+        assert page.complaints == []
 
 
 @in_a_browser
