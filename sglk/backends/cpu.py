@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -25,9 +25,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Kernels = Literal["native", "portable", "none"]
+
 
 class CpuBackend(DeviceBackend):
-    """Runs torch's CPU kernels on `num_threads` threads (None = all cores); every `index` means the same processor."""
+    """Runs on `num_threads` threads (None = all cores); every `index` means the same processor.
+
+    All arithmetic is in fp32, of which processors do as much as of 16 bits, most of them more. `dtype=auto` is fp32:
+    a weight whose numbers all fit 16 bits is then kept in 16 bits, which loses nothing and halves what a token must
+    read. With `dtype=bf16` or `fp16` weights, KV cache and what passes between ops have 16 bits: an op widens what it
+    reads, computes in fp32 and rounds its result once. That halves the KV cache and is no faster.
+
+    With the own kernels (`sglk.backends.cpu_kernels`) a request's logits have the same bits in every dtype whatever
+    is computed beside it; with torch's ops, which run where there is no C compiler, its last bits may differ.
+    """
 
     name = "cpu"
     capabilities = Capabilities(
@@ -51,15 +62,26 @@ class CpuBackend(DeviceBackend):
         deny: Sequence[Denial] = (),
         index: int = 0,
         chip: ChipConfig | None = None,
+        kernels: Kernels = "native",
         **options: Any,
     ) -> None:
+        """`kernels` says which of sglk's own kernels run.
+
+        `native` = those for all instructions of this processor; `portable` = those for any processor of its kind;
+        `none` = torch's ops alone.
+        """
         if options:
-            raise ConfigError(f"backend.options: the cpu backend has no option {sorted(options)[0]!r}; it takes none")
+            raise ConfigError(
+                f"backend.options: the cpu backend has no option {sorted(options)[0]!r}; it takes kernels"
+            )
+        if kernels not in get_args(Kernels):
+            raise ConfigError(f"backend.options.kernels={kernels!r}; choose one of {', '.join(get_args(Kernels))}")
         self.num_threads = num_threads or torch.get_num_threads()
         self.ops = OpRegistry(fallback, deny)
         register_cpu_ops(self.ops)
         register_cpu_quantised_ops(self.ops)
-        register_cpu_kernels(self.ops)
+        if kernels != "none":
+            register_cpu_kernels(self.ops, kernels)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""

@@ -1,6 +1,9 @@
 """Ops of the cpu backend: what torch offers that is faster than the reference. Letters as in `reference.py`.
 
-Also Q queries of one row, L tokens of a row, G = H / K query heads per key/value head.
+Also Q queries of one row, L tokens of a row, G = H / K query heads per key/value head. They run where the own kernels
+cannot be built. 16-bit tensors are computed in fp32 and rounded once: processors are slower at 16 bits, and torch then
+rounds in ways that depend on the batch. A row's last bits may still depend on what is beside it, for so do torch's
+products in fp32.
 """
 
 import torch
@@ -11,15 +14,19 @@ from sglk.backends.cpu_moe_ops import register_cpu_moe_ops
 from sglk.backends.cpu_sampling_ops import register_cpu_sampling_ops
 from sglk.backends.kv_values import KVScales, read_both
 from sglk.backends.ops import OpRegistry
+from sglk.backends.quantised_linear import with_bias
 from sglk.backends.rows import PagedRows
 
 PROVIDER = "cpu"
+
+BLOCK = 2**18
+"""Weights that are widened at a time: 1 MiB of fp32, which a core's cache holds."""
 
 
 def register_cpu_ops(ops: OpRegistry) -> None:
     """Offer every op: torch itself is the chip's library here, so a reference that cannot be beaten is native too."""
     ops.register(reference.embedding, PROVIDER, embedding)
-    ops.register(reference.linear, PROVIDER, F.linear)
+    ops.register(reference.linear, PROVIDER, linear)
     ops.register(reference.rms_norm, PROVIDER, rms_norm)
     ops.register(reference.add_rms_norm, PROVIDER, add_rms_norm)
     ops.register(reference.rope, PROVIDER, rope)
@@ -34,6 +41,19 @@ def register_cpu_ops(ops: OpRegistry) -> None:
 def embedding(ids_T: torch.Tensor, weight_VE: torch.Tensor) -> torch.Tensor:
     """Gather rows."""
     return weight_VE.index_select(0, ids_T)
+
+
+def linear(x_TE: torch.Tensor, weight_OE: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """Multiply in fp32; a weight of 16 bits is widened block by block of outputs, which then never leave the cache."""
+    if weight_OE.dtype is torch.float32:
+        return F.linear(x_TE, weight_OE, bias_O)
+    x_TE, dtype = x_TE.float(), x_TE.dtype
+    y_TO = x_TE.new_empty(len(x_TE), len(weight_OE))
+    step = max(BLOCK // weight_OE.shape[1], 16)
+    for start in range(0, len(weight_OE), step):
+        block = slice(start, start + step)
+        y_TO[:, block] = F.linear(x_TE, weight_OE[block].float())
+    return with_bias(y_TO, bias_O, dtype)
 
 
 def rms_norm(x_TE: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
@@ -53,18 +73,19 @@ def add_rms_norm(
 
 def rope(x_TND: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
     """Rotate with one multiplication and two fused multiply-adds."""
-    half = x_TND.shape[2] // 2
+    half, dtype = x_TND.shape[2] // 2, x_TND.dtype
+    x_TND = x_TND.float()
     out_TND = x_TND * cos_TD.unsqueeze(1)
     sin_T1D = sin_TD.unsqueeze(1)
     out_TND[:, :, :half].addcmul_(x_TND[:, :, half:], sin_T1D[:, :, :half], value=-1)
     out_TND[:, :, half:].addcmul_(x_TND[:, :, :half], sin_T1D[:, :, half:])
-    return out_TND
+    return out_TND.to(dtype)
 
 
 def silu_and_mul(x_T2F: torch.Tensor) -> torch.Tensor:
     """Multiply into the activation."""
-    gate, up = x_T2F.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+    gate, up = x_T2F.float().chunk(2, dim=-1)
+    return F.silu(gate).mul_(up).to(x_T2F.dtype)
 
 
 def attention_prefill(
@@ -80,9 +101,9 @@ def attention_prefill(
     for row, slots_L in enumerate(rows.row_slots):
         start, end = rows.query_starts[row], rows.query_starts[row + 1]
         whole = end - start == len(slots_L) <= (rows.window or len(slots_L))
-        k_LKD, v_LKD = read_both(k_pool_SKD, v_pool_SKD, slots_L, scales, q_THD.dtype)
+        k_LKD, v_LKD = read_both(k_pool_SKD, v_pool_SKD, slots_L, scales, torch.float32)
         attended_HQD = F.scaled_dot_product_attention(
-            q_THD[start:end].transpose(0, 1).unsqueeze(0),
+            q_THD[start:end].float().transpose(0, 1).unsqueeze(0),
             k_LKD.transpose(0, 1).unsqueeze(0),
             v_LKD.transpose(0, 1).unsqueeze(0),
             attn_mask=None if whole else rows.causal_masks[row],
@@ -108,12 +129,12 @@ def attention_decode(
     """
     batch, heads, width = q_BHD.shape
     kv_heads = k_pool_SKD.shape[1]
-    k_NKD, v_NKD = read_both(k_pool_SKD, v_pool_SKD, rows.slots_device_BL.view(-1), scales, q_BHD.dtype)
+    k_NKD, v_NKD = read_both(k_pool_SKD, v_pool_SKD, rows.slots_device_BL.view(-1), scales, torch.float32)
     out_BKGD = F.scaled_dot_product_attention(
-        q_BHD.reshape(batch, kv_heads, heads // kv_heads, width),
+        q_BHD.float().reshape(batch, kv_heads, heads // kv_heads, width),
         k_NKD.view(batch, -1, kv_heads, width).transpose(1, 2),
         v_NKD.view(batch, -1, kv_heads, width).transpose(1, 2),
-        attn_mask=rows.padding_bias_BL.to(q_BHD.dtype)[:, None, None],
+        attn_mask=rows.padding_bias_BL[:, None, None],
         scale=scale,
     )
-    return out_BKGD.reshape(batch, heads, width)
+    return out_BKGD.reshape(batch, heads, width).to(q_BHD.dtype)

@@ -1,22 +1,19 @@
 """Quantised linear products of the cpu backend. Letters as in `quantised_linear.py`."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from sglk.backends import quantised_linear as reference
-from sglk.backends.constraints import Constraint, Traits, multiple_of, one_of
-from sglk.backends.ops import OpRegistry, Packing
+from sglk.backends.constraints import one_of
+from sglk.backends.cpu_ops import BLOCK
+from sglk.backends.ops import OpRegistry
 from sglk.backends.quantise import round_int8
-from sglk.backends.quantised import MIDDLE, QuantisedMatrix, dequantise, pack_nibbles, unpack_nibbles
+from sglk.backends.quantised import QuantisedMatrix, dequantise
 from sglk.backends.quantised_moe import run_quantised_experts, weighted_experts
 
 PROVIDER = "cpu"
-
-BLOCK = 2**18
-"""Weights that are dequantised at a time: 1 MiB of fp32, which a core's cache holds."""
 
 
 def register_cpu_quantised_ops(ops: OpRegistry) -> None:
@@ -30,16 +27,6 @@ def register_cpu_quantised_ops(ops: OpRegistry) -> None:
         ops.register(run_quantised_experts, PROVIDER, run_experts_w8a8, *whole)
     for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8, reference.linear_scattered):
         ops.register(op, PROVIDER, linear_by_blocks)
-    ops.register(
-        reference.linear_w4a16,
-        PROVIDER,
-        linear_int4pack,
-        one_of("dtype", "bf16"),
-        one_of("group_size", 32, 64, 128, 256),
-        multiple_of("out_features", 16),
-        Constraint("in_features % group_size == 0", _groups_are_whole),
-        packing=Packing(pack_int4, unpack_int4),
-    )
 
 
 def linear_w8a8(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
@@ -61,15 +48,14 @@ def linear_w8a8_by_blocks(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: t
 
 def linear_by_blocks(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
     """Dequantise a block of outputs at a time, so that full-precision weights never leave the cache."""
-    ordered_TE = reference.in_stored_order(x_TE, weight)
+    ordered_TE = reference.in_stored_order(x_TE, weight).float()
     outputs, inputs = weight.shape
     step = max(BLOCK // inputs, 16)
-    y_TO = x_TE.new_empty(len(x_TE), outputs)
+    y_TO = x_TE.new_empty(len(x_TE), outputs, dtype=torch.float32)
     for start in range(0, outputs, step):
         block = slice(start, min(start + step, outputs))
-        bias = None if bias_O is None else bias_O[block]
-        y_TO[:, block] = F.linear(ordered_TE, dequantise(weight.rows(block)).to(x_TE.dtype), bias)
-    return y_TO
+        y_TO[:, block] = F.linear(ordered_TE, dequantise(weight.rows(block)))
+    return reference.with_bias(y_TO, bias_O, x_TE.dtype)
 
 
 def run_experts_w8a8(
@@ -96,64 +82,6 @@ def run_experts_by_blocks(
 ) -> torch.Tensor:
     """Dequantise each chosen expert block by block."""
     return weighted_experts(x_TE, gate_up, down, weights_TC, ids_TC, experts, linear_by_blocks)
-
-
-@dataclass(frozen=True, slots=True)
-class Int4Pack:
-    """A 4-bit matrix in the blocks of torch's kernel, with what it takes to give the original back."""
-
-    blocks: torch.Tensor
-    scales_zeros_GO2: torch.Tensor
-    """Scale, and what the stored value 8 stands for, in the compute dtype."""
-    original: QuantisedMatrix
-    """Without its values."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all parts, in bytes."""
-        return self.blocks.nbytes + self.scales_zeros_GO2.nbytes + self.original.nbytes
-
-
-def linear_int4pack(x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Multiply with torch's 4-bit kernel; `weight` is what `pack_int4` returned."""
-    ordered_TE = reference.in_stored_order(x_TE, weight.original).contiguous()
-    y_TO = _int4pack_mm(ordered_TE, weight.blocks, weight.original.group_size, weight.scales_zeros_GO2)
-    return y_TO if bias_O is None else y_TO.add_(bias_O)
-
-
-def pack_int4(weight: QuantisedMatrix) -> Int4Pack:
-    """Lay the values out for torch's kernel; only the bf16 shape class comes here."""
-    blocks = torch._convert_weight_to_int4pack_for_cpu(unpack_nibbles(weight.values).int(), 1)
-    scales_OG = weight.scales_OG.float()
-    zeros_OG = (
-        torch.zeros_like(scales_OG) if weight.zeros_OG is None else (MIDDLE - weight.zeros_OG.float()) * scales_OG
-    )
-    scales_zeros_GO2 = torch.stack((scales_OG.t(), zeros_OG.t()), dim=-1).to(torch.bfloat16).contiguous()
-    return Int4Pack(blocks, scales_zeros_GO2, replace(weight, values=weight.values.new_empty(0, 0)))
-
-
-def unpack_int4(packed: Int4Pack) -> QuantisedMatrix:
-    """Read the values back: the kernel's own layout differs between processors, its products do not."""
-    groups, outputs, _ = packed.scales_zeros_GO2.shape
-    group_size = packed.original.group_size
-    ones_EE = torch.eye(groups * group_size, dtype=torch.bfloat16)
-    plain_GO2 = torch.tensor((1, MIDDLE), dtype=torch.bfloat16).expand(groups, outputs, 2).contiguous()
-    values_EO = _int4pack_mm(ones_EE, packed.blocks, group_size, plain_GO2)
-    return replace(packed.original, values=pack_nibbles(values_EO.t()))
-
-
-def _int4pack_mm(
-    x_TE: torch.Tensor, blocks: torch.Tensor, group_size: int, scales_zeros_GO2: torch.Tensor
-) -> torch.Tensor:
-    y_TO: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x_TE, blocks, group_size, scales_zeros_GO2)
-    return y_TO
-
-
-def _groups_are_whole(traits: Traits) -> bool:
-    inputs, group_size = traits["in_features"], traits["group_size"]
-    assert isinstance(inputs, int)
-    assert isinstance(group_size, int)
-    return inputs % group_size == 0
 
 
 def _int_mm_is_exact() -> bool:

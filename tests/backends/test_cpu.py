@@ -4,6 +4,7 @@ from threading import Thread
 import pytest
 import torch
 
+from sglk.backends import reference
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.dtypes import compute_dtype, dtype_name, kv_cache_dtype, torch_dtype
 from sglk.backends.host_memory import host_memory
@@ -55,6 +56,13 @@ def test_facts_of_the_machine_are_sane() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(ConfigError, match="'numa'"):
         CpuBackend(numa=True)
+    with pytest.raises(ConfigError, match="kernels='fast'; choose one of native, portable, none"):
+        CpuBackend(kernels="fast")  # type: ignore[arg-type]
+
+
+def test_own_kernels_can_be_left_out() -> None:
+    choice = CpuBackend(kernels="none").ops.select(reference.linear, dtype="fp32", in_features=8, out_features=8).choice
+    assert (choice.provider, choice.fallback) == ("cpu", False)
 
 
 def test_machine_memory_without_a_container(tmp_path: Path) -> None:

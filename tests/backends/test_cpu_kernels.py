@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from sglk.backends import quantised_linear, reference
+from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels.library import kernels
 from sglk.backends.cpu_kernels.panels import pack_exactly
 from sglk.backends.cpu_kernels.registration import PROVIDER
+from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
 from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_int4, quantise_int8
+from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.rows import PagedRows
 
 pytestmark = pytest.mark.skipif(isinstance(kernels(), str), reason="the kernels cannot be built here")
@@ -28,7 +30,7 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def chosen(op: Op[..., Any], **traits: Trait) -> BoundOp[..., Any]:
-    bound = CpuBackend(num_threads=2).ops.select(op, dtype="fp32", **traits)
+    bound = CpuBackend(num_threads=2).ops.select(op, **{"dtype": "fp32", **traits})
     assert bound.choice.provider == PROVIDER, bound.choice.reason
     return bound
 
@@ -114,37 +116,125 @@ def test_an_id_outside_of_the_vocabulary_is_refused() -> None:
             bound(torch.tensor([3, wrong]), packed)
 
 
-def filled_pool(slots: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, KVScales | None]:
-    keys, values = (torch.empty(slots, 2, 64, dtype=dtype) for _ in range(2))
-    scales = KVScales(torch.empty(slots, 2), torch.empty(slots, 2)) if dtype is torch.int8 else None
-    written = torch.arange(slots)
-    reference.store_kv.reference(randn(slots, 2, 64), randn(slots, 2, 64, seed=1), keys, values, written, scales)
+KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2")
+HEADS, KV_HEADS, WIDTH, PAGE_SIZE = 6, 2, 40, 16
+
+
+def filled_pool(slots: int, kv_dtype: str) -> tuple[torch.Tensor, torch.Tensor, KVScales | None]:
+    dtype = torch_dtype(kv_dtype)
+    keys, values = (torch.empty(slots, KV_HEADS, WIDTH, dtype=dtype) for _ in range(2))
+    scales = KVScales(torch.empty(slots, KV_HEADS), torch.empty(slots, KV_HEADS)) if kv_dtype == "int8" else None
+    k, v = randn(slots, KV_HEADS, WIDTH), randn(slots, KV_HEADS, WIDTH, seed=1)
+    reference.store_kv.reference(k, v, keys, values, torch.arange(slots), scales)
     return keys, values, scales
 
 
-def rows_of(tables: list[list[int]], lens: list[int], page_size: int, window: int | None) -> PagedRows:
-    ones = np.ones(len(lens), np.int64)
-    return PagedRows(ones, np.array(lens), np.array(tables), page_size, torch.device("cpu"), window)
+def rows_of(tables: list[list[int]], queries: list[int], lens: list[int], window: int | None) -> PagedRows:
+    return PagedRows(np.array(queries), np.array(lens), np.array(tables), PAGE_SIZE, torch.device("cpu"), window)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
-@pytest.mark.parametrize("window", [None, 700])
-def test_a_row_attends_alone_as_among_others(dtype: torch.dtype, window: int | None) -> None:
-    """Rows are long enough to be summed in several parts."""
-    lens, page_size, names = [1, 1300, 513, 40], 16, {torch.float32: "fp32", torch.float16: "fp16"}
-    kv_dtype = names.get(dtype, "bf16" if dtype is torch.bfloat16 else "int8")
-    traits: dict[str, Trait] = {"head_dim": 64, "kv_heads": 2, "heads": 6, "kv_dtype": kv_dtype, "page_size": page_size}
-    bound = chosen(reference.attention_decode, **traits, window=window or 0)
-    columns = -(-max(lens) // page_size)
-    pages = np.random.default_rng(0).permutation(columns * len(lens)).reshape(len(lens), columns).tolist()
-    keys, values, scales = filled_pool(columns * len(lens) * page_size, dtype)
-    q_BHD = randn(len(lens), 6, 64, seed=2)
-    together_BHD = bound(q_BHD, keys, values, rows_of(pages, lens, page_size, window), 0.125, scales)
-    expected = reference.attention_decode.reference(
-        q_BHD, keys, values, rows_of(pages, lens, page_size, window), 0.125, scales
+def attention(op: Op[..., Any], kv_dtype: str, window: int | None) -> BoundOp[..., Any]:
+    traits: dict[str, Trait] = {"head_dim": WIDTH, "kv_heads": KV_HEADS, "heads": HEADS, "page_size": PAGE_SIZE}
+    return chosen(op, **traits, kv_dtype=kv_dtype, window=window or 0)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("window", [None, 70, 700])
+def test_a_query_comes_to_the_same_bits_in_any_chunk_and_in_a_decode(kv_dtype: str, window: int | None) -> None:
+    """The row is long enough to be summed in several parts; a second row stands beside it in one of the calls."""
+    length, columns = 1300, -(-1300 // PAGE_SIZE)
+    keys, values, scales = filled_pool(2 * columns * PAGE_SIZE, kv_dtype)
+    pages, other = np.random.default_rng(0).permutation(2 * columns).reshape(2, columns).tolist()
+    q_THD = randn(length, HEADS, WIDTH, seed=2)
+    prefill, decode = (
+        attention(op, kv_dtype, window) for op in (reference.attention_prefill, reference.attention_decode)
     )
-    torch.testing.assert_close(together_BHD, expected, atol=1e-5, rtol=1e-5)
-    for row in range(len(lens)):
-        own = rows_of(pages[row : row + 1], lens[row : row + 1], page_size, window)
-        alone_HD = bound(q_BHD[row : row + 1], keys, values, own, 0.125, scales)[0]
-        assert torch.equal(alone_HD, together_BHD[row])
+
+    whole = rows_of([pages], [length], [length], window)
+    whole_THD = prefill(q_THD, keys, values, whole, 0.2, scales)
+    expected = reference.attention_prefill.reference(q_THD, keys, values, whole, 0.2, scales)
+    torch.testing.assert_close(whole_THD, expected, atol=1e-5, rtol=1e-5)
+
+    start = 0
+    for count in (1, 7, 100, 13, 500, 200, 479):
+        q = torch.cat((randn(33, HEADS, WIDTH), q_THD[start : start + count]))
+        rows = rows_of([other, pages], [33, count], [40, start + count], window)
+        chunk_THD = prefill(q, keys, values, rows, 0.2, scales)[33:]
+        assert torch.equal(chunk_THD, whole_THD[start : start + count]), start
+        start += count
+    assert start == length
+
+    lens = [1, 31, 32, 33, 512, 513, 1000, 1300]
+    rows = rows_of([pages] * len(lens), [1] * len(lens), lens, window)
+    last = torch.tensor(lens) - 1
+    assert torch.equal(decode(q_THD[last], keys, values, rows, 0.2, scales), whole_THD[last])
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "fp8_e5m2", "fp16", "bf16"])
+def test_nan_in_a_key_shows_and_the_least_numbers_count(kv_dtype: str) -> None:
+    keys, values, _ = filled_pool(PAGE_SIZE, kv_dtype)
+    decode = attention(reference.attention_decode, kv_dtype, None)
+    rows, q_BHD = rows_of([[0]], [1], [5], None), randn(1, HEADS, WIDTH)
+    tiny = torch.finfo(keys.dtype).smallest_normal / 4
+    values[:] = torch.full(values.shape, tiny).to(values.dtype)
+    assert float(values[0, 0, 0]) == tiny
+    got = decode(q_BHD, keys, values, rows, 1.0, None)
+    torch.testing.assert_close(got / tiny, torch.ones_like(got))
+    spoilt = keys.float()
+    spoilt[3] = torch.nan
+    assert decode(q_BHD, spoilt.to(keys.dtype), values, rows, 1.0, None).isnan().all()
+
+
+EXPERTS, TOP_K = 5, 2
+
+
+@pytest.mark.parametrize("scheme", ["fp32", "bf16", "w8a16", "w4a16"])
+def test_a_token_visits_experts_alone_as_among_others(scheme: str) -> None:
+    hidden, width = 320, 96
+    gate_up, down = randn(EXPERTS, 2 * width, hidden, seed=1) / 18, randn(EXPERTS, hidden, width, seed=2) / 10
+    traits: dict[str, Trait] = {"experts": EXPERTS, "top_k": TOP_K, "hidden": hidden, "width": width}
+    rest: tuple[Any, ...] = ()
+    dtype = torch.bfloat16 if scheme == "bf16" else torch.float32
+    if scheme.startswith("w"):
+        bound = chosen(run_quantised_experts, **traits, scheme=scheme, group_size=32, symmetric=scheme == "w8a16")
+        weights: list[Any] = [
+            quantise_int4(each.flatten(0, 1), 32, False) if scheme == "w4a16" else quantise_int8(each.flatten(0, 1), 32)
+            for each in (gate_up, down)
+        ]
+        rest = (EXPERTS, scheme)
+    else:
+        bound = chosen(moe_ops.run_experts, dtype=scheme, **traits)
+        weights = [gate_up.to(dtype), down.to(dtype)]
+    assert bound.packing is not None
+    packed = [bound.packing.pack(each) for each in weights]
+    x_TE = randn(TOKENS, hidden).to(dtype)
+    weights_TC, ids_TC = moe_ops.route.reference(randn(TOKENS, EXPERTS, seed=3), TOP_K, True)
+    together = bound(x_TE, *packed, weights_TC, ids_TC, *rest)
+    expected = bound.op.reference(x_TE, *weights, weights_TC, ids_TC, *rest)
+    tolerance = 2e-2 if scheme == "bf16" else 1e-5
+    torch.testing.assert_close(together, expected, atol=tolerance, rtol=tolerance)
+    for start, end in ((0, 1), (7, 8), (3, 17), (39, 40)):
+        some = slice(start, end)
+        assert torch.equal(bound(x_TE[some], *packed, weights_TC[some], ids_TC[some], *rest), together[some])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_16_bits_are_widened_and_rounded_once(dtype: str) -> None:
+    """The result is that of the fp32 kernel on the same numbers, rounded."""
+    narrow = torch_dtype(dtype)
+    x, other, weight = (randn(7, 96, seed=seed).to(narrow) for seed in range(3))
+    heads = x.view(7, 3, 32)
+    calls: list[tuple[Op[..., Any], tuple[Any, ...]]] = [
+        (reference.rms_norm, (x, weight[0], 1e-5)),
+        (reference.add_rms_norm, (x, other, weight[0], 1e-5)),
+        (reference.rope, (heads, other[:, :32], weight[:, :32])),
+        (reference.silu_and_mul, (x,)),
+        (moe_ops.add_gated, (x, other[:, :1], weight)),
+    ]
+    for op, arguments in calls:
+        wide = [each.float() if isinstance(each, torch.Tensor) else each for each in arguments]
+        expected, got = chosen(op)(*wide), chosen(op, dtype=dtype)(*arguments)
+        pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+        for mine, want in pairs:
+            assert mine.dtype is narrow
+            assert torch.equal(mine, want.to(narrow)), op.name

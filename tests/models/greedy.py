@@ -44,11 +44,17 @@ def spec_of(config: dict[str, Any]) -> ModelSpec:
     return spec_from_config(Fields(config, "config.json"), Fields({}, "generation_config.json"))
 
 
-def tiny_runner(config: dict[str, Any], arrays: Weights | None = None, **runtime: Any) -> ModelRunner:
+def tiny_runner(
+    config: dict[str, Any],
+    arrays: Weights | None = None,
+    backend: CpuBackend | None = None,
+    dtype: torch.dtype = torch.float32,
+    **runtime: Any,
+) -> ModelRunner:
     """Return a runner of the tiny model without a KV pool."""
-    backend = CpuBackend(num_threads=1)
+    backend = backend or CpuBackend(num_threads=1)
     spec = spec_of(config)
-    model = model_class(spec.architecture)(spec, backend, torch.float32)
+    model = model_class(spec.architecture)(spec, backend, dtype)
     model.load_weights(ArrayWeights(arrays or tiny_weights(config)))
     return ModelRunner(model, backend, RuntimeConfig(**runtime))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sglk.backends import cpu_quantised, quantised_linear
+from sglk.backends import quantised_linear
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
@@ -85,20 +85,6 @@ def test_a_token_does_not_depend_on_its_neighbours(dtype: str) -> None:
     alone = run(x[:1], None)
     assert torch.equal(run(x, None)[:1], alone)
     assert torch.equal(run(loud, None)[:1], alone)
-
-
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("size", [32, 64, 128])
-def test_the_4_bit_kernel_is_close_and_gives_its_weight_back(size: int, symmetric: bool) -> None:
-    matrix, x, bias = quantise_int4(randn(48, 256), size, symmetric), randn(5, 256, seed=1), randn(48, seed=2)
-    packed = cpu_quantised.pack_int4(matrix)
-    y = cpu_quantised.linear_int4pack(x.bfloat16(), packed, bias.bfloat16())
-    expected = F.linear(x.bfloat16().float(), dequantise(matrix), bias)
-    assert float((y.float() - expected).norm() / expected.norm()) < 2**-7
-
-    unpacked = cpu_quantised.unpack_int4(packed)
-    assert torch.equal(unpacked.values, matrix.values)
-    assert torch.equal(dequantise(unpacked), dequantise(matrix))
 
 
 @pytest.mark.parametrize("scheme", WEIGHT_ONLY)

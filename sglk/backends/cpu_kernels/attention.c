@@ -1,16 +1,29 @@
-/* One query a row over keys and values in pages, without gathering them.
+/* Attention over keys and values in pages, without gathering them.
  *
- * A row's tokens are taken in parts of 512, each summed from its first token to its last in blocks of 32 with a running
- * maximum (Milakov and Gimelshein 2018, arXiv:1805.02867), and the parts are added in order, so that the result depends
- * neither on the other rows nor on the number of threads. */
+ * What a query comes to is a function of its row's tokens alone: not of the chunk of a prompt that it comes in, of the
+ * other rows or of the number of threads. Its tokens are taken in blocks of 32 that begin at position 0 of the row,
+ * with a running maximum (Milakov and Gimelshein 2018, arXiv:1805.02867), and 16 blocks make a part; parts are added in
+ * order. Prompts and decodes run the same functions, so a token that is computed again in a prompt keeps its bits.
+ *
+ * A line is a query and one of its heads; lines that share a key/value head meet a block of it together. */
+
+#include <omp.h>
 
 #include "vectors.h"
 
-#define PART 512
 #define TOKENS 32
+#define PART 512
 #define WIDEST 256
+#define VECTORS (TOKENS / LANES)
+/* Lines at a time: as many as leave registers for what they meet. */
+#ifdef __AVX512VL__
+#define LINES 6
+#else
+#define LINES 3
+#endif
 
 struct pool {
+    int kind;
     const void *keys, *values;
     const float *key_scales, *value_scales;
     size_t heads, width;
@@ -18,148 +31,326 @@ struct pool {
 
 struct row {
     const int64_t *pages;
-    size_t page_size, first, length;
+    size_t page_size;
 };
+
+/* Neighbouring queries of a row and the `group` heads of each that share a key/value head. */
+struct tile {
+    const float *q;
+    size_t stride, queries, group, position, window;
+    float scale;
+};
+
+/* Tokens [from, to) of one block in fp32: keys [D, TOKENS], zeros where there is no token; values a row each. */
+struct block {
+    size_t from, to;
+    float *keys;
+    const float *values[TOKENS];
+    float value_scales[TOKENS];
+};
+
+/* The maximum, the sum of exponentials, and D weighted sums. */
+INLINE size_t state_size(size_t width) { return width + 2; }
+
+INLINE size_t first_seen(const struct tile *tile, size_t query) {
+    const size_t end = tile->position + query + 1;
+    return tile->window && end > tile->window ? end - tile->window : 0;
+}
 
 INLINE size_t slot_of(const struct row *row, size_t token) {
     return (size_t)row->pages[token / row->page_size] * row->page_size + token % row->page_size;
 }
 
-INLINE float dot(const float *q, const void *keys, size_t at, size_t width, int kind) {
-    floats even = splat(0), odd = splat(0);
-    size_t d = 0;
-    for (; d + 16 <= width; d += 16) {
-        even = multiply_add(load(q + d), load_kind(keys, at + d, kind), even);
-        odd = multiply_add(load(q + d + 8), load_kind(keys, at + d + 8, kind), odd);
+INLINE void transpose(floats x[LANES]) {
+    floats a[LANES], b[LANES];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = __builtin_shuffle(x[i], x[i + 1], (ints){0, 8, 1, 9, 4, 12, 5, 13});
+        a[i + 1] = __builtin_shuffle(x[i], x[i + 1], (ints){2, 10, 3, 11, 6, 14, 7, 15});
     }
-    if (d < width) even = multiply_add(load(q + d), load_kind(keys, at + d, kind), even);
-    return sum_lanes(even + odd);
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = __builtin_shuffle(a[i], a[i + 2], (ints){0, 1, 8, 9, 4, 5, 12, 13});
+        b[i + 1] = __builtin_shuffle(a[i], a[i + 2], (ints){2, 3, 10, 11, 6, 7, 14, 15});
+        b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){0, 1, 8, 9, 4, 5, 12, 13});
+        b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){2, 3, 10, 11, 6, 7, 14, 15});
+    }
+    for (int i = 0; i < 4; i++) {
+        x[i] = __builtin_shuffle(b[i], b[i + 4], (ints){0, 1, 2, 3, 8, 9, 10, 11});
+        x[i + 4] = __builtin_shuffle(b[i], b[i + 4], (ints){4, 5, 6, 7, 12, 13, 14, 15});
+    }
 }
 
-/* Add p[token] * value to sums[D]. */
-INLINE void add_values(float *sums, const float *p, const struct pool *pool, const size_t *places, size_t count,
-                       int kind) {
-    size_t d = 0;
-    for (; d + 32 <= pool->width; d += 32) {
-        floats a = load(sums + d), b = load(sums + d + 8), c = load(sums + d + 16), e = load(sums + d + 24);
-        for (size_t t = 0; t < count; t++) {
-            const floats weight = splat(p[t]);
-            const size_t at = places[t] * pool->width + d;
-            a = multiply_add(weight, load_kind(pool->values, at, kind), a);
-            b = multiply_add(weight, load_kind(pool->values, at + 8, kind), b);
-            c = multiply_add(weight, load_kind(pool->values, at + 16, kind), c);
-            e = multiply_add(weight, load_kind(pool->values, at + 24, kind), e);
+INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, struct block *block) {
+    for (size_t t = 0; t < TOKENS; t += LANES)
+        for (size_t d = 0; d < pool->width; d += LANES) {
+            floats x[LANES];
+            for (size_t lane = 0; lane < LANES; lane++) {
+                const int there = t + lane >= block->from && t + lane < block->to;
+                x[lane] = there ? load_kind(pool->keys, places[t + lane] * pool->width + d, kind) : splat(0);
+                if (kind == INT8 && there) x[lane] *= pool->key_scales[places[t + lane]];
+            }
+            transpose(x);
+            for (size_t lane = 0; lane < LANES; lane++) store(block->keys + (d + lane) * TOKENS + t, x[lane]);
         }
-        store(sums + d, a);
-        store(sums + d + 8, b);
-        store(sums + d + 16, c);
-        store(sums + d + 24, e);
-    }
-    for (; d < pool->width; d += 8) {
-        floats a = load(sums + d);
-        for (size_t t = 0; t < count; t++)
-            a = multiply_add(splat(p[t]), load_kind(pool->values, places[t] * pool->width + d, kind), a);
-        store(sums + d, a);
+}
+
+INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
+    for (size_t t = block->from; t < block->to; t++) {
+        const size_t at = places[t] * pool->width;
+        if (kind == FP32) {
+            block->values[t] = (const float *)pool->values + at;
+            continue;
+        }
+        float *to = room + t * pool->width;
+        for (size_t d = 0; d < pool->width; d += LANES) store(to + d, load_kind(pool->values, at + d, kind));
+        block->values[t] = to;
+        if (kind == INT8) block->value_scales[t] = pool->value_scales[places[t]];
     }
 }
 
-/* One block of tokens for one query head; `state` is the maximum, the sum of exponentials, and D weighted sums. */
-INLINE void attend_block(float *state, const float *q, const struct pool *pool, const size_t *places, size_t count,
-                         float scale, int kind) {
-    float scores[TOKENS], highest = state[0];
-    for (size_t t = 0; t < count; t++) {
-        scores[t] = dot(q, pool->keys, places[t] * pool->width, pool->width, kind) * scale;
-        if (kind == INT8) scores[t] *= pool->key_scales[places[t]];
-        if (scores[t] > highest) highest = scores[t];
+INLINE void read_kind(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
+    read_keys(kind, pool, places, block);
+    read_values(kind, pool, places, block, room);
+}
+
+/* Read tokens [from, to) of the block that begins at position `start`; `room` holds 2 * TOKENS * D floats. */
+static void read_block(const struct pool *pool, const struct row *row, size_t head, size_t start, size_t from, size_t to,
+                       struct block *block, float *room) {
+    size_t places[TOKENS];
+    for (size_t token = from; token < to; token++) places[token - start] = slot_of(row, token) * pool->heads + head;
+    block->from = from - start, block->to = to - start, block->keys = room;
+    float *rest = room + TOKENS * pool->width;
+    switch (pool->kind) {
+    case FP32: read_kind(FP32, pool, places, block, rest); break;
+    case FP16: read_kind(FP16, pool, places, block, rest); break;
+    case BF16: read_kind(BF16, pool, places, block, rest); break;
+    case E4M3: read_kind(E4M3, pool, places, block, rest); break;
+    case E5M2: read_kind(E5M2, pool, places, block, rest); break;
+    default: read_kind(INT8, pool, places, block, rest);
     }
-    for (size_t t = count; t < TOKENS; t++) scores[t] = -INFINITY;
-    floats sum = splat(0);
-    for (size_t t = 0; t < TOKENS; t += LANES) {
-        floats p = exponential(load(scores + t) - highest);
-        store(scores + t, p);
-        for (size_t lane = t; lane < t + LANES; lane++)
-            if (lane >= count) scores[lane] = 0;
-        sum += load(scores + t);
+}
+
+/* Scores of `count` lines: each the sum over d from the first to the last. */
+INLINE void score(size_t count, const float *const *q, const float *keys, size_t width, float scale,
+                  float scores[][TOKENS]) {
+    floats sums[LINES][VECTORS];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) sums[i][v] = splat(0);
+    for (size_t d = 0; d < width; d++) {
+        floats key[VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) key[v] = load(keys + d * TOKENS + v * LANES);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < count; i++) {
+            const floats value = splat(q[i][d]);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++) sums[i][v] = multiply_add(key[v], value, sums[i][v]);
+        }
     }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) store(scores[i] + v * LANES, sums[i][v] * scale);
+}
+
+/* Turn the scores of a line, which sees tokens [from, to) of the block, into weights; return what its sums shrink by. */
+static float weigh(float *scores, size_t from, size_t to, float *state) {
+    if (from >= to) {
+        for (size_t t = 0; t < TOKENS; t += LANES) store(scores + t, splat(0));
+        return 1;
+    }
+    for (size_t t = 0; t < TOKENS; t++)
+        if (t < from || t >= to) scores[t] = -INFINITY;
+    floats most = splat(state[0]), sum = splat(0);
+    for (size_t t = 0; t < TOKENS; t += LANES) most = larger(load(scores + t), most);
+    float highest = most[0];
+    for (int lane = 1; lane < LANES; lane++)
+        if (most[lane] > highest) highest = most[lane];
+    for (size_t t = 0; t < TOKENS; t += LANES) store(scores + t, exponential(load(scores + t) - highest));
+    for (size_t t = 0; t < TOKENS; t++)
+        if (t < from || t >= to) scores[t] = 0;
+    for (size_t t = 0; t < TOKENS; t += LANES) sum += load(scores + t);
     const float shrink = exponential(splat(state[0] - highest))[0];
     state[0] = highest;
     state[1] = state[1] * shrink + sum_lanes(sum);
-    for (size_t d = 0; d < pool->width; d += LANES) store(state + 2 + d, load(state + 2 + d) * shrink);
-    if (kind == INT8)
-        for (size_t t = 0; t < count; t++) scores[t] *= pool->value_scales[places[t]];
-    add_values(state + 2, scores, pool, places, count, kind);
+    return shrink;
 }
 
-INLINE void attend_part(int kind, const struct pool *pool, const struct row *row, size_t head, size_t group,
-                        const float *q, float scale, size_t start, size_t end, float *states) {
-    const size_t size = pool->width + 2;
-    for (size_t g = 0; g < group; g++) {
-        states[g * size] = -INFINITY;
-        memset(states + g * size + 1, 0, (size - 1) * sizeof *states);
+/* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. */
+INLINE void add_values(size_t count, size_t vectors, float *const *states, const float *shrinks,
+                       float scores[][TOKENS], const struct block *block, size_t d) {
+    floats sums[LINES][VECTORS];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++) sums[i][v] = load(states[i] + 2 + d + v * LANES) * shrinks[i];
+    for (size_t t = block->from; t < block->to; t++) {
+        floats value[VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++) value[v] = load(block->values[t] + d + v * LANES);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < count; i++) {
+            const floats weight = splat(scores[i][t]);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < vectors; v++) sums[i][v] = multiply_add(value[v], weight, sums[i][v]);
+        }
     }
-    for (size_t from = start; from < end; from += TOKENS) {
-        const size_t count = end - from < TOKENS ? end - from : TOKENS;
-        size_t places[TOKENS];
-        for (size_t t = 0; t < count; t++) places[t] = slot_of(row, from + t) * pool->heads + head;
-        for (size_t g = 0; g < group; g++)
-            attend_block(states + g * size, q + g * pool->width, pool, places, count, scale, kind);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++) store(states[i] + 2 + d + v * LANES, sums[i][v]);
+}
+
+/* `count` lines of a tile, from line `first` on, meet the block that begins at position `start`. */
+INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile, size_t first,
+                 const struct block *block, size_t start, float *states) {
+    const float *q[LINES];
+    float *own[LINES], scores[LINES][TOKENS], shrinks[LINES];
+    for (size_t i = 0; i < count; i++) {
+        const size_t line = first + i;
+        q[i] = tile->q + line / tile->group * tile->stride + line % tile->group * pool->width;
+        own[i] = states + line * state_size(pool->width);
+    }
+    score(count, q, block->keys, pool->width, tile->scale, scores);
+    for (size_t i = 0; i < count; i++) {
+        const size_t query = (first + i) / tile->group, seen = first_seen(tile, query);
+        const size_t past = tile->position + query + 1, from = seen > start ? seen - start : 0;
+        const size_t to = past > start ? past - start : 0;
+        shrinks[i] = weigh(scores[i], from, to < TOKENS ? to : TOKENS, own[i]);
+        if (pool->kind == INT8)
+            for (size_t t = block->from; t < block->to; t++) scores[i][t] *= block->value_scales[t];
+    }
+    size_t d = 0;
+    for (; d + VECTORS * LANES <= pool->width; d += VECTORS * LANES)
+        add_values(count, VECTORS, own, shrinks, scores, block, d);
+    for (; d < pool->width; d += LANES) add_values(count, 1, own, shrinks, scores, block, d);
+}
+
+/* All lines of a tile over tokens [start, end) of their row, which are of one part. */
+static void attend_part(const struct pool *pool, const struct row *row, size_t head, const struct tile *tile,
+                        size_t start, size_t end, float *states, float *room) {
+    const size_t lines = tile->queries * tile->group, size = state_size(pool->width), seen = first_seen(tile, 0);
+    for (size_t line = 0; line < lines; line++) {
+        states[line * size] = -INFINITY;
+        memset(states + line * size + 1, 0, (size - 1) * sizeof *states);
+    }
+    if (seen > start) start = seen;
+    struct block block;
+    for (size_t at = start / TOKENS * TOKENS; at < end; at += TOKENS) {
+        read_block(pool, row, head, at, at > start ? at : start, at + TOKENS < end ? at + TOKENS : end, &block, room);
+        size_t line = 0;
+        for (; line + LINES <= lines; line += LINES) meet(LINES, pool, tile, line, &block, at, states);
+        switch (lines - line) {
+        case 1: meet(1, pool, tile, line, &block, at, states); break;
+        case 2: meet(2, pool, tile, line, &block, at, states); break;
+#if LINES > 3
+        case 3: meet(3, pool, tile, line, &block, at, states); break;
+        case 4: meet(4, pool, tile, line, &block, at, states); break;
+        case 5: meet(5, pool, tile, line, &block, at, states); break;
+#endif
+        default: break;
+        }
     }
 }
 
-static void attend(int kind, const struct pool *pool, const struct row *row, size_t head, size_t group,
-                   const float *q, float scale, size_t start, size_t end, float *states) {
-    switch (kind) {
-    case FP32: attend_part(FP32, pool, row, head, group, q, scale, start, end, states); break;
-    case FP16: attend_part(FP16, pool, row, head, group, q, scale, start, end, states); break;
-    case BF16: attend_part(BF16, pool, row, head, group, q, scale, start, end, states); break;
-    default: attend_part(INT8, pool, row, head, group, q, scale, start, end, states);
+/* Add the state of a later part; one that saw nothing changes nothing. */
+static void add_part(float *total, const float *state, size_t width) {
+    if (state[1] == 0) return;
+    if (total[1] == 0) {
+        memcpy(total, state, state_size(width) * sizeof *total);
+        return;
     }
+    const float highest = total[0] > state[0] ? total[0] : state[0];
+    const float old = exponential(splat(total[0] - highest))[0], new = exponential(splat(state[0] - highest))[0];
+    total[0] = highest;
+    total[1] = total[1] * old + state[1] * new;
+    for (size_t d = 2; d < width + 2; d += LANES)
+        store(total + d, multiply_add(load(state + d), splat(new), load(total + d) * old));
 }
 
-/* Add the states of a head's parts, which lie `stride` apart, and divide by the sum. */
-static void merge(const float *states, size_t parts, size_t stride, size_t width, float *out) {
-    float highest = -INFINITY, total = 0;
-    for (size_t part = 0; part < parts; part++)
-        if (states[part * stride] > highest) highest = states[part * stride];
-    for (size_t d = 0; d < width; d++) out[d] = 0;
-    for (size_t part = 0; part < parts; part++) {
-        const float *state = states + part * stride;
-        const float weight = parts == 1 ? 1 : exponential(splat(state[0] - highest))[0];
-        total += weight * state[1];
-        for (size_t d = 0; d < width; d += LANES)
-            store(out + d, multiply_add(load(state + 2 + d), splat(weight), load(out + d)));
-    }
-    for (size_t d = 0; d < width; d++) out[d] /= total;
+INLINE void finish(const float *state, size_t width, float *out) {
+    for (size_t d = 0; d < width; d += LANES) store(out + d, load(state + 2 + d) / state[1]);
 }
 
-/* q and out are [B, H, D], rows of q `q_stride` floats apart; the pools are [S, K, D], their scales [S, K]; row b's
- * tokens [first[b], length[b]) are in the pages of line b of `table`, which has `columns`. `states` holds
- * B * ceil(most tokens of a row / 512) * H * (D + 2) floats. */
-void sglk_attention_decode(int kind, const float *q, size_t q_stride, const void *keys, const void *values,
+/* q and out are [B, H, D], rows of q `stride` floats apart; the pools are [S, K, D], their scales [S, K]; the tokens of
+ * row b are in the pages of line b of `table`, which has `columns`. The parts of a row are computed side by side.
+ * `states` holds B * parts * H * (D + 2) floats, `room` 64 * D for each thread. */
+void sglk_attention_decode(int kind, const float *q, size_t stride, const void *keys, const void *values,
                            const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
-                           size_t page_size, const int64_t *first, const int64_t *length, size_t rows, size_t heads,
+                           size_t page_size, const int64_t *lengths, size_t rows, size_t window, size_t heads,
                            size_t kv_heads, size_t width, float scale, float *out, float *states, size_t parts,
-                           int threads) {
-    const struct pool pool = {keys, values, key_scales, value_scales, kv_heads, width};
-    const size_t group = heads / kv_heads, size = width + 2;
+                           float *room, int threads) {
+    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width};
+    const size_t group = heads / kv_heads, size = state_size(width);
     const long tasks = (long)(rows * parts * kv_heads);
 #pragma omp parallel num_threads(threads) if (threads > 1 && tasks > 1)
     {
 #pragma omp for schedule(dynamic)
         for (long task = 0; task < tasks; task++) {
             const size_t b = task / (parts * kv_heads), part = task / kv_heads % parts, head = task % kv_heads;
-            const struct row row = {table + b * columns, page_size, (size_t)first[b], (size_t)length[b]};
-            const size_t start = row.first + part * PART;
-            if (start >= row.length) continue;
-            const size_t end = start + PART < row.length ? start + PART : row.length;
+            const struct row row = {table + b * columns, page_size};
+            const size_t length = (size_t)lengths[b];
+            const struct tile tile = {q + b * stride + head * group * width, stride, 1, group, length - 1, window, scale};
+            const size_t start = (first_seen(&tile, 0) / PART + part) * PART;
+            const size_t end = start + PART < length ? start + PART : length;
             float *own = states + ((b * parts + part) * heads + head * group) * size;
-            attend(kind, &pool, &row, head, group, q + b * q_stride + head * group * width, scale, start, end, own);
+            if (start < length)
+                attend_part(&pool, &row, head, &tile, start, end, own, room + omp_get_thread_num() * 2 * TOKENS * width);
+            else
+                for (size_t g = 0; g < group; g++) own[g * size + 1] = 0;
         }
 #pragma omp for schedule(static)
         for (long task = 0; task < (long)(rows * heads); task++) {
             const size_t b = task / heads, head = task % heads;
-            const size_t own = (size_t)(length[b] - first[b] + PART - 1) / PART;
-            merge(states + (b * parts * heads + head) * size, own, heads * size, width, out + (b * heads + head) * width);
+            float *total = states + (b * parts * heads + head) * size;
+            for (size_t part = 1; part < parts; part++) add_part(total, total + part * heads * size, width);
+            finish(total, width, out + (b * heads + head) * width);
+        }
+    }
+}
+
+/* A tile of a prompt over all of its parts; `states` holds two states a line. */
+static void attend_tile(const struct pool *pool, const struct row *row, size_t head, const struct tile *tile,
+                        size_t heads, float *out, float *states, float *room) {
+    const size_t lines = tile->queries * tile->group, size = state_size(pool->width);
+    const size_t end = tile->position + tile->queries;
+    float *part = states + lines * size;
+    for (size_t line = 0; line < lines; line++) states[line * size + 1] = 0;
+    for (size_t start = first_seen(tile, 0) / PART * PART; start < end; start += PART) {
+        attend_part(pool, row, head, tile, start, start + PART < end ? start + PART : end, part, room);
+        for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->width);
+    }
+    for (size_t line = 0; line < lines; line++) {
+        const size_t at = line / tile->group * heads + head * tile->group + line % tile->group;
+        finish(states + line * size, pool->width, out + at * pool->width);
+    }
+}
+
+/* As above, but q and out are [T, H, D], the queries of row b are from `starts`[b] to before `starts`[b + 1], and they
+ * are the last of its tokens. A tile has `together` queries at most. `states` holds for each thread
+ * 2 * together * H / K * (D + 2) floats. */
+void sglk_attention_prefill(int kind, const float *q, size_t stride, const void *keys, const void *values,
+                            const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
+                            size_t page_size, const int64_t *starts, const int64_t *lengths, size_t rows, size_t window,
+                            size_t heads, size_t kv_heads, size_t width, float scale, float *out, float *states,
+                            size_t together, float *room, int threads) {
+    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width};
+    const size_t group = heads / kv_heads, size = 2 * together * group * state_size(width);
+    for (size_t b = 0; b < rows; b++) {
+        const struct row row = {table + b * columns, page_size};
+        const size_t count = (size_t)(starts[b + 1] - starts[b]), past = (size_t)lengths[b] - count;
+        const long tasks = (long)((count + together - 1) / together * kv_heads);
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && tasks > 1)
+        for (long task = 0; task < tasks; task++) {
+            const size_t thread = (size_t)omp_get_thread_num(), head = task % kv_heads;
+            /* The longest first. */
+            const size_t i = (tasks / kv_heads - 1 - task / kv_heads) * together;
+            const size_t queries = count - i < together ? count - i : together, at = (size_t)starts[b] + i;
+            const float *own = q + at * stride + head * group * width;
+            const struct tile tile = {own, stride, queries, group, past + i, window, scale};
+            attend_tile(&pool, &row, head, &tile, heads, out + at * heads * width, states + thread * size,
+                        room + thread * 2 * TOKENS * width);
         }
     }
 }

@@ -1,30 +1,37 @@
-"""Decode attention with an own kernel. Letters: B rows, H query heads, K key/value heads, D head width, S slots."""
+"""Attention with own kernels. Letters: B rows, T queries, H query heads, K key/value heads, D head width, S slots."""
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import torch
 
 from sglk.backends.cpu_kernels.panels import KINDS
 from sglk.backends.kv_values import KVScales
-from sglk.backends.rows import PagedRows
+from sglk.backends.rows import IntArray, PagedRows
 
 PART = 512
 """Tokens that are summed on their own, as in the C source."""
+BLOCK = 32
+"""Tokens that are read at a time, as in the C source."""
+TILE = 48
+"""Queries times heads of a prompt that meet a block of tokens while it is in the nearest cache."""
 WIDEST = 256
 
 
 class AttentionKernel:
-    """The C function over a paged pool: no keys or values are gathered or copied."""
+    """The C functions over a paged pool: no keys or values are gathered.
+
+    A query comes to the same bits in any chunk of a prompt and in a decode, beside any neighbours.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        self._decode = library.sglk_attention_decode
-        self._decode.restype = None
-        self._decode.argtypes = [
-            *(number, pointer, size, pointer, pointer, pointer, pointer, pointer, size, size, pointer, pointer),
-            *(size, size, size, size, ctypes.c_float, pointer, pointer, size, number),
-        ]
+        pointer, size, number, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_float
+        pool: list[Any] = [number, pointer, size, *(pointer,) * 5, size, size]
+        shape: list[Any] = [size, size, size, size, size, real, pointer, pointer, size, pointer, number]
+        self._decode, self._prefill = library.sglk_attention_decode, library.sglk_attention_prefill
+        self._decode.restype, self._decode.argtypes = None, [*pool, pointer, *shape]
+        self._prefill.restype, self._prefill.argtypes = None, [*pool, pointer, pointer, *shape]
 
     def decode(
         self,
@@ -37,34 +44,75 @@ class AttentionKernel:
     ) -> torch.Tensor:
         """Return out_BHD."""
         batch, heads, width = q_BHD.shape
-        if q_BHD.stride()[1:] != (width, 1):
-            q_BHD = q_BHD.contiguous()
-        out_BHD = torch.empty(batch, heads, width)
-        parts = -(-int(rows.visible_lens_B.max(initial=1)) // PART)
-        states = torch.empty(batch * parts * heads * (width + 2))
-        table_BP = np.ascontiguousarray(rows.page_table_BP)
-        first_B, lens_B = np.ascontiguousarray(rows.first_visible_B), np.ascontiguousarray(rows.kv_lens_B)
-        self._decode(
-            KINDS[k_pool_SKD.dtype],
-            q_BHD.data_ptr(),
-            q_BHD.stride(0),
-            k_pool_SKD.data_ptr(),
-            v_pool_SKD.data_ptr(),
-            None if scales is None else scales.keys_SK.data_ptr(),
-            None if scales is None else scales.values_SK.data_ptr(),
-            table_BP.ctypes.data,
-            table_BP.shape[1],
-            rows.page_size,
-            first_B.ctypes.data,
-            lens_B.ctypes.data,
-            batch,
-            heads,
-            k_pool_SKD.shape[1],
-            width,
-            scale,
-            out_BHD.data_ptr(),
-            states.data_ptr(),
-            parts,
-            torch.get_num_threads(),
-        )
-        return out_BHD
+        lens_B = _array(rows.kv_lens_B)
+        parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
+        states = batch * parts * heads * (width + 2)
+        return _attend(self._decode, q_BHD, (k_pool_SKD, v_pool_SKD), rows, (lens_B,), scale, scales, states, parts)
+
+    def prefill(
+        self,
+        q_THD: torch.Tensor,
+        k_pool_SKD: torch.Tensor,
+        v_pool_SKD: torch.Tensor,
+        rows: PagedRows,
+        scale: float,
+        scales: KVScales | None = None,
+    ) -> torch.Tensor:
+        """Return out_THD."""
+        _, heads, width = q_THD.shape
+        lens = (np.array(rows.query_starts, np.int64), _array(rows.kv_lens_B))
+        group = heads // k_pool_SKD.shape[1]
+        together = max(1, TILE // group)
+        states = torch.get_num_threads() * 2 * together * group * (width + 2)
+        return _attend(self._prefill, q_THD, (k_pool_SKD, v_pool_SKD), rows, lens, scale, scales, states, together)
+
+
+def _attend(
+    function: "ctypes._NamedFuncPointer",
+    q_THD: torch.Tensor,
+    pools_SKD: tuple[torch.Tensor, torch.Tensor],
+    rows: PagedRows,
+    lens: tuple[IntArray, ...],
+    scale: float,
+    scales: KVScales | None,
+    states: int,
+    share: int,
+) -> torch.Tensor:
+    """Call the function; `states` is the floats that it needs for its states, `share` what it counts them by."""
+    _, heads, width = q_THD.shape
+    if q_THD.stride()[1:] != (width, 1):
+        q_THD = q_THD.contiguous()
+    keys, values = pools_SKD
+    threads = torch.get_num_threads()
+    out_THD = torch.empty(q_THD.shape)
+    states_N, room_N = torch.empty(states), torch.empty(threads * 2 * BLOCK * width)
+    table_BP = _array(rows.page_table_BP)
+    function(
+        KINDS[keys.dtype],
+        q_THD.data_ptr(),
+        q_THD.stride(0),
+        keys.data_ptr(),
+        values.data_ptr(),
+        None if scales is None else scales.keys_SK.data_ptr(),
+        None if scales is None else scales.values_SK.data_ptr(),
+        table_BP.ctypes.data,
+        table_BP.shape[1],
+        rows.page_size,
+        *(each.ctypes.data for each in lens),
+        len(rows),
+        rows.window or 0,
+        heads,
+        keys.shape[1],
+        width,
+        scale,
+        out_THD.data_ptr(),
+        states_N.data_ptr(),
+        share,
+        room_N.data_ptr(),
+        threads,
+    )
+    return out_THD
+
+
+def _array(numbers: IntArray) -> IntArray:
+    return np.ascontiguousarray(numbers, np.int64)

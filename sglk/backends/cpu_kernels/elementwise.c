@@ -71,6 +71,37 @@ void sglk_silu_and_mul(const float *x, size_t stride, size_t count, size_t width
     }
 }
 
+INLINE floats sigmoid(floats x) { return 1.0f / (1.0f + exponential(-x)); }
+
+/* y = x + sigmoid(gate) * z; x and z are [T, E], gate [T]. */
+void sglk_add_gated(const float *x, const float *gate, const float *z, size_t count, size_t width, float *y,
+                    int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && count >= 32)
+    for (size_t t = 0; t < count; t++) {
+        const floats weight = sigmoid(splat(gate[t]));
+        size_t e = t * width;
+        for (; e + LANES <= (t + 1) * width; e += LANES) store(y + e, multiply_add(weight, load(z + e), load(x + e)));
+        for (; e < (t + 1) * width; e++) y[e] = multiply_add(weight, splat(z[e]), splat(x[e]))[0];
+    }
+}
+
+/* y[t] = the sum over c of weights[t, c] * x[places[t, c]], from the first c to the last. */
+void sglk_weighted_sum(const float *x, const int64_t *places, const float *weights, size_t count, size_t chosen,
+                       size_t width, float *y, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && count >= 8)
+    for (size_t t = 0; t < count; t++) {
+        float *to = y + t * width;
+        memset(to, 0, width * sizeof *to);
+        for (size_t c = t * chosen; c < (t + 1) * chosen; c++) {
+            const float *from = x + (size_t)places[c] * width;
+            const floats weight = splat(weights[c]);
+            size_t e = 0;
+            for (; e + LANES <= width; e += LANES) store(to + e, multiply_add(weight, load(from + e), load(to + e)));
+            for (; e < width; e++) to[e] = multiply_add(weight, splat(from[e]), splat(to[e]))[0];
+        }
+    }
+}
+
 static void write_head(const float *x, size_t width, int kind, void *pool, size_t at, float *scale) {
     if (kind == FP32) {
         memcpy((float *)pool + at, x, width * sizeof *x);

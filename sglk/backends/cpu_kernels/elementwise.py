@@ -6,6 +6,7 @@ import torch
 
 from sglk.backends.cpu_kernels.panels import KINDS
 from sglk.backends.kv_values import KVScales
+from sglk.backends.rows import IntArray
 
 
 class ElementwiseKernels:
@@ -18,6 +19,8 @@ class ElementwiseKernels:
             "add_rms_norm": [pointer, pointer, pointer, real, size, size, pointer, number],
             "rope": [pointer, size, size, pointer, pointer, size, size, size, pointer, number],
             "silu_and_mul": [pointer, size, size, size, pointer, number],
+            "add_gated": [pointer, pointer, pointer, size, size, pointer, number],
+            "weighted_sum": [pointer, pointer, pointer, size, size, size, pointer, number],
             "store_kv": [number, *(pointer, size) * 2, *(pointer,) * 5, size, size, size],
         }
         for name, signature in signatures.items():
@@ -98,6 +101,24 @@ class ElementwiseKernels:
             x_T2F.data_ptr(), x_T2F.stride(0), tokens, width, y_TF.data_ptr(), torch.get_num_threads()
         )
         return y_TF
+
+    def add_gated(self, x_TE: torch.Tensor, gate_T1: torch.Tensor, y_TE: torch.Tensor) -> torch.Tensor:
+        """Return x + sigmoid(gate) * y."""
+        x_TE, gate_T1, y_TE = x_TE.contiguous(), gate_T1.contiguous(), y_TE.contiguous()
+        sum_TE = torch.empty(x_TE.shape)
+        pointers = (x_TE.data_ptr(), gate_T1.data_ptr(), y_TE.data_ptr())
+        self._library.sglk_add_gated(*pointers, *x_TE.shape, sum_TE.data_ptr(), torch.get_num_threads())
+        return sum_TE
+
+    def weighted_sum(self, x_RE: torch.Tensor, places_TC: IntArray, weights_TC: torch.Tensor) -> torch.Tensor:
+        """Return y_TE: per token the sum over c of its weight times the row of x at its place."""
+        weights_TC = weights_TC.contiguous()
+        tokens, chosen = places_TC.shape
+        y_TE = torch.empty(tokens, x_RE.shape[1])
+        pointers = (x_RE.data_ptr(), places_TC.ctypes.data, weights_TC.data_ptr())
+        sizes = (tokens, chosen, x_RE.shape[1])
+        self._library.sglk_weighted_sum(*pointers, *sizes, y_TE.data_ptr(), torch.get_num_threads())
+        return y_TE
 
     def store_kv(
         self,

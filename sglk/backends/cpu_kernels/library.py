@@ -11,12 +11,27 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 logger = logging.getLogger(__name__)
 
-FLAGS = ("-O3", "-fopenmp", "-shared", "-fPIC", "-std=gnu11", "-lm")
+FLAGS = (
+    "-O2",
+    "-ftree-vectorize",
+    "-Wno-psabi",
+    "-ffp-contract=off",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-std=gnu11",
+    "-lm",
+)
+"""Products and sums are fused only where the sources say so: else one copy of a function could round as another does
+not."""
 NATIVE = ("-march=native", "-mcpu=native")
 """What asks for this processor's own instructions, the second where the first is not known."""
+Instructions = Literal["native", "portable"]
+"""Whether the library uses all instructions of this processor, or those that all of its kind have."""
 COMPILE_TIMEOUT_S = 300.0
 _SOURCES = Path(__file__).parent
 
@@ -26,26 +41,26 @@ class KernelsMissing(Exception):
 
 
 @cache
-def kernels() -> ctypes.CDLL | str:
+def kernels(instructions: Instructions = "native") -> ctypes.CDLL | str:
     """Return the library, built at first use, or in one line why there is none, which is also logged once."""
     try:
-        return _loaded()
+        return _loaded(instructions)
     except KernelsMissing as error:
         reason = " ".join(str(error).split())
         logger.info("own kernels of the cpu backend are off (%s); torch's run instead", reason)
         return reason
 
 
-def _loaded() -> ctypes.CDLL:
+def _loaded(instructions: Instructions = "native") -> ctypes.CDLL:
     compiler = find_compiler()
-    name = f"kernels-{_digest(compiler)}.so"
+    name = f"kernels-{_digest(compiler, instructions)}.so"
     reasons = []
     for folder in folders():
         path = folder / name
         try:
             _prepare(folder)
             if not path.exists():
-                build(compiler, path)
+                build(compiler, path, instructions)
             return ctypes.CDLL(str(path))
         except OSError as error:
             # A home that is full or read-only, or one from which nothing may be run.
@@ -71,13 +86,13 @@ def folders() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"sglk-{os.getuid()}"
 
 
-def build(compiler: str, path: Path) -> None:
+def build(compiler: str, path: Path, instructions: Instructions = "native") -> None:
     """Compile into `path`, which appears whole or not at all; raises KernelsMissing with the compiler's first error."""
     sources = [str(source) for source in sorted(_SOURCES.glob("*.c"))]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
         made = Path(folder) / path.name
         complaint = ""
-        for native in (*NATIVE, None):
+        for native in (*(NATIVE if instructions == "native" else ()), None):
             flags = [*FLAGS[:-1], *((native,) if native else ())]
             command = [compiler, *flags, *sources, "-o", str(made), FLAGS[-1]]
             complaint = _compile(command)
@@ -111,16 +126,16 @@ def _prepare(folder: Path) -> None:
         raise PermissionError(0, "read-only")
 
 
-def _digest(compiler: str) -> str:
+def _digest(compiler: str, instructions: Instructions) -> str:
     """Return what the library depends on: sources, flags, compiler and processor."""
-    parts = [*FLAGS, compiler, platform.machine(), _instructions()]
+    parts = [*FLAGS, compiler, platform.machine(), _processor_instructions() if instructions == "native" else ""]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sorted((*_SOURCES.glob("*.c"), *_SOURCES.glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _instructions() -> str:
+def _processor_instructions() -> str:
     """Return the vector instructions of the processor, as the kernel lists them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

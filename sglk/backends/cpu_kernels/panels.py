@@ -1,6 +1,6 @@
 """Weights of linear layers laid out for the product kernel: panels of 16 outputs, all of an input side by side.
 
-Letters: O outputs, E inputs, G groups of inputs that share a scale, N panels, P = 16 outputs of a panel.
+Letters: O outputs, E inputs, G groups of inputs that share a scale, N panels, P = 16 outputs of a panel, X experts.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,15 @@ PANEL = 16
 ALIGNED = 4 * PANEL
 """Outputs are filled up with zeros to a multiple of it: the kernel takes four panels at a time."""
 
-KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3, torch.uint8: 4}
+KINDS = {
+    torch.float32: 0,
+    torch.float16: 1,
+    torch.bfloat16: 2,
+    torch.int8: 3,
+    torch.uint8: 4,
+    torch.float8_e4m3fn: 5,
+    torch.float8_e5m2: 6,
+}
 """Number that the kernels know a stored dtype by; uint8 holds two numbers of 4 bits."""
 
 
@@ -25,13 +33,15 @@ class PanelMatrix:
     numbers: torch.Tensor
     """[N, E, P] floats or int8; 4-bit numbers [N, E / 2, P], the first of two inputs in the low half of a byte."""
     shape: tuple[int, int]
-    """O and E."""
+    """O and E; of one expert where there are several."""
     scales_NGP: torch.Tensor | None = None
     """fp32 or fp16; where quantised a weight is (number - zero) * scale."""
     zeros_NGP: torch.Tensor | None = None
     """Of the same dtype; absent = 8 for 4-bit numbers, 0 for others."""
     original: QuantisedMatrix | None = None
-    """What was packed: the dtypes of its parts, and what the panels do not have."""
+    """Where quantised, what was packed: the dtypes of its parts, and what the panels do not have."""
+    dtype: torch.dtype = torch.float32
+    """Where not, what its numbers were."""
 
     @property
     def nbytes(self) -> int:
@@ -41,15 +51,29 @@ class PanelMatrix:
 
 
 def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
-    """Lay an fp32 matrix out, in 16 bits where every number survives that."""
-    narrow = next((dtype for dtype in (torch.float16, torch.bfloat16) if _holds(dtype, weight_OE)), torch.float32)
+    """Lay a matrix out, in 16 bits where every number survives that."""
     outputs, inputs = weight_OE.shape
-    return PanelMatrix(in_panels(weight_OE.to(narrow)), (outputs, inputs))
+    return PanelMatrix(in_panels(weight_OE.to(_narrowest(weight_OE))), (outputs, inputs), dtype=weight_OE.dtype)
 
 
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
-    """Return the fp32 matrix."""
-    return flat(packed.numbers, packed.shape[0]).float()
+    """Return the matrix."""
+    return flat(packed.numbers, packed.shape[0]).to(packed.dtype)
+
+
+def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
+    """Lay the matrices of experts out one after the other, each filled up to whole panels: [X, N, E, P]."""
+    experts, outputs, inputs = weight_XOE.shape
+    narrow = _narrowest(weight_XOE.flatten(0, 1))
+    numbers = weight_XOE.new_empty((experts, _filled(outputs) // PANEL, inputs, PANEL), dtype=narrow)
+    for weight_OE, panels in zip(weight_XOE, numbers, strict=True):
+        panels.copy_(in_panels(weight_OE))
+    return PanelMatrix(numbers, (outputs, inputs), dtype=weight_XOE.dtype)
+
+
+def unpack_experts(packed: PanelMatrix) -> torch.Tensor:
+    """Return the matrices [X, O, E]."""
+    return torch.stack([flat(panels, packed.shape[0]) for panels in packed.numbers]).to(packed.dtype)
 
 
 def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
@@ -78,13 +102,14 @@ def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
 
 
 EXACT = Packing(pack_exactly, unpack_exactly, positions=(1,))
+EXPERTS = Packing(pack_experts, unpack_experts, positions=(1, 2))
 QUANTISED = Packing(pack_quantised, unpack_quantised)
 
 
 def in_panels(matrix_OE: torch.Tensor) -> torch.Tensor:
     """Return [N, E, P] of [O, E], filled up with zeros."""
     outputs, columns = matrix_OE.shape
-    filled = matrix_OE.new_zeros(-(-outputs // ALIGNED) * ALIGNED, columns)
+    filled = matrix_OE.new_zeros(_filled(outputs), columns)
     filled[:outputs] = matrix_OE
     return filled.view(-1, PANEL, columns).transpose(1, 2).contiguous()
 
@@ -92,6 +117,14 @@ def in_panels(matrix_OE: torch.Tensor) -> torch.Tensor:
 def flat(panels: torch.Tensor, outputs: int) -> torch.Tensor:
     """Return [O, E] of [N, E, P]."""
     return panels.transpose(1, 2).flatten(0, 1)[:outputs].contiguous()
+
+
+def _filled(outputs: int) -> int:
+    return -(-outputs // ALIGNED) * ALIGNED
+
+
+def _narrowest(weight_OE: torch.Tensor) -> torch.dtype:
+    return next((dtype for dtype in (torch.float16, torch.bfloat16) if _holds(dtype, weight_OE)), torch.float32)
 
 
 def _holds(dtype: torch.dtype, weight_OE: torch.Tensor) -> bool:

@@ -224,22 +224,37 @@ static void many_tokens(int kind, const struct weight *w, const float *x, size_t
     }
 }
 
-/* x is [T, E] and y is [T, O], both without gaps; scales and zeros belong to quantised kinds. Panels come in
- * fours, filled up with zeros. */
-void sglk_product(int kind, const void *numbers, int scale_kind, const void *scales, const void *zeros,
-                  float zero, size_t inputs, size_t outputs, size_t group, const float *x, size_t count, const float *bias, float *y,
-                  int threads) {
-    if (count == 0) return;
-    const struct weight w = {numbers, scales, zeros, scale_kind, zero, inputs, outputs, group, (inputs + group - 1) / group};
+/* The matrix of one expert of several that lie one after the other, each filled up to whole panels. */
+static struct weight of_expert(const struct weight *w, int kind, size_t panels, size_t expert) {
+    struct weight own = *w;
+    const size_t figures = expert * panels * w->groups * PANEL * (w->scale_kind == FP16 ? 2 : 4);
+    own.numbers = (const char *)w->numbers + expert * panels * panel_bytes(w, kind);
+    if (w->scales) own.scales = (const char *)w->scales + figures;
+    if (w->zeros) own.zeros = (const char *)w->zeros + figures;
+    return own;
+}
+
+/* x is [T, E] and y is [T, O], both without gaps; scales and zeros belong to quantised kinds. Panels come in fours,
+ * filled up with zeros. Tokens [starts[i], starts[i + 1]) meet the matrix of `experts`[i], i < `spans`; without `experts`
+ * all meet one. */
+void sglk_product(int kind, const void *numbers, int scale_kind, const void *scales, const void *zeros, float zero,
+                  size_t inputs, size_t outputs, size_t group, const int64_t *experts, const int64_t *starts,
+                  size_t spans, const float *x, size_t tokens, const float *bias, float *y, int threads) {
+    const struct weight all = {numbers, scales, zeros, scale_kind, zero, inputs, outputs, group, (inputs + group - 1) / group};
     const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4;
-    size_t share = panels / (8 * (size_t)threads) / 4 * 4;
+    size_t share = panels * spans / (8 * (size_t)threads) / 4 * 4;
     if (share < 4) share = 4;
-    const long shares = (long)((panels + share - 1) / share);
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && shares > 1)
-    for (long i = 0; i < shares; i++) {
-        const size_t first = i * share, last = first + share < panels ? first + share : panels;
-        if (count <= TILE) few_from_panels(kind, &w, x, count, bias, y, first, last);
-        else many_tokens(kind, &w, x, count, bias, y, first, last);
+    if (share > panels) share = panels;
+    const size_t shares = (panels + share - 1) / share;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && shares * spans > 1)
+    for (long i = 0; i < (long)(shares * spans); i++) {
+        const size_t span = i / shares, first = i % shares * share, last = first + share < panels ? first + share : panels;
+        const size_t start = experts ? (size_t)starts[span] : 0, end = experts ? (size_t)starts[span + 1] : tokens;
+        const size_t count = end - start;
+        const struct weight w = of_expert(&all, kind, panels, experts ? (size_t)experts[span] : 0);
+        if (count == 0) continue;
+        if (count <= TILE) few_from_panels(kind, &w, x + start * inputs, count, bias, y + start * outputs, first, last);
+        else many_tokens(kind, &w, x + start * inputs, count, bias, y + start * outputs, first, last);
     }
 }
 

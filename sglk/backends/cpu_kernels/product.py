@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from sglk.backends.cpu_kernels.panels import KINDS, PanelMatrix
+from sglk.backends.cpu_kernels.visits import Visits
 from sglk.backends.quantised import MIDDLE
 from sglk.backends.quantised_linear import in_stored_order
 
@@ -19,7 +20,7 @@ class ProductKernel:
         self._product.restype = None
         self._product.argtypes = [
             *(number, pointer, number, pointer, pointer, ctypes.c_float, size, size, size),
-            *(pointer, size, pointer, pointer, number),
+            *(pointer, pointer, size, pointer, size, pointer, pointer, number),
         ]
         self._rows = library.sglk_rows
         self._rows.restype = None
@@ -43,9 +44,23 @@ class ProductKernel:
             raise IndexError(f"a token id is outside of the vocabulary of {vocabulary}")
         numbers = weight_VE.numbers
         self._rows(KINDS[numbers.dtype], numbers.data_ptr(), width, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
-        return y_TE
+        return y_TE.to(weight_VE.dtype)
 
-    def _run(self, x_TE: torch.Tensor, weight: PanelMatrix, bias_O: torch.Tensor | None, group: int) -> torch.Tensor:
+    def of_experts(self, x_RE: torch.Tensor, weights: PanelMatrix, visits: Visits) -> torch.Tensor:
+        """Return y_RO: rows in the order of `visits`, each times the matrix of its expert."""
+        original = weights.original
+        if original is None:
+            return self._run(x_RE, weights, None, 1, visits)
+        return self._run(in_stored_order(x_RE, original), weights, None, original.group_size, visits)
+
+    def _run(
+        self,
+        x_TE: torch.Tensor,
+        weight: PanelMatrix,
+        bias_O: torch.Tensor | None,
+        group: int,
+        visits: Visits | None = None,
+    ) -> torch.Tensor:
         outputs, inputs = weight.shape
         x_TE = x_TE.contiguous()
         y_TO = torch.empty(len(x_TE), outputs)
@@ -60,6 +75,9 @@ class ProductKernel:
             inputs,
             outputs,
             group,
+            None if visits is None else visits.experts.ctypes.data,
+            None if visits is None else visits.starts.ctypes.data,
+            1 if visits is None else len(visits.experts),
             x_TE.data_ptr(),
             len(x_TE),
             None if bias_O is None else bias_O.data_ptr(),

@@ -1,23 +1,28 @@
 """Offering the own kernels of the cpu backend: each op with what it demands of shapes and dtypes."""
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
-from sglk.backends import quantised_linear, reference
+from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Constraint, Traits, at_most, multiple_of, one_of
 from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
+from sglk.backends.cpu_kernels.experts import ExpertKernels
 from sglk.backends.cpu_kernels.int8 import INT8, Int8Kernel
-from sglk.backends.cpu_kernels.library import kernels
-from sglk.backends.cpu_kernels.panels import ALIGNED, EXACT, QUANTISED
+from sglk.backends.cpu_kernels.library import Instructions, kernels
+from sglk.backends.cpu_kernels.panels import ALIGNED, EXACT, EXPERTS, QUANTISED
 from sglk.backends.cpu_kernels.product import ProductKernel
-from sglk.backends.ops import Op, OpRegistry
+from sglk.backends.cpu_kernels.widening import in_fp32
+from sglk.backends.ops import Op, OpRegistry, Packing
+from sglk.backends.quantised_moe import run_quantised_experts
 
 PROVIDER = "cpu_kernels"
 
-FP32 = one_of("dtype", "fp32")
-KV_DTYPES = one_of("kv_dtype", "fp32", "fp16", "bf16", "int8")
-"""8-bit floats are torch's."""
+FP32, HALF = one_of("dtype", "fp32"), one_of("dtype", "bf16", "fp16")
+ATTENDED = one_of("kv_dtype", "fp32", "fp16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2")
+WRITTEN = one_of("kv_dtype", "fp32", "fp16", "bf16", "int8")
+"""8-bit floats are rounded by torch."""
 
 OPS: tuple[Op[..., Any], ...] = (
     reference.linear,
@@ -25,54 +30,75 @@ OPS: tuple[Op[..., Any], ...] = (
     quantised_linear.linear_w8a8,
     quantised_linear.linear_w8a16,
     quantised_linear.linear_w4a16,
+    reference.attention_prefill,
     reference.attention_decode,
     reference.store_kv,
     reference.rms_norm,
     reference.add_rms_norm,
     reference.rope,
     reference.silu_and_mul,
+    moe_ops.run_experts,
+    moe_ops.add_gated,
+    run_quantised_experts,
 )
 
 
-def register_cpu_kernels(ops: OpRegistry) -> None:
+def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native") -> None:
     """Offer every kernel; where they cannot be built each says why it is not used."""
-    library = kernels()
+    library = kernels(instructions)
     if isinstance(library, str):
         missing = Constraint(f"not built, {library}", lambda _: False)
         for op in OPS:
             ops.register(op, PROVIDER, op.reference, missing)
     else:
-        _register(ops, library, FP32)
+        _register(ops, library)
 
 
-def _register(ops: OpRegistry, library: ctypes.CDLL, *demands: Constraint) -> None:
+def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     pairs = (Constraint("pairs of inputs share a scale", _groups_are_even),)
     int8 = Int8Kernel(library)
     product, attention, elementwise = ProductKernel(library), AttentionKernel(library), ElementwiseKernels(library)
-    wide = Constraint("out_features >= 64", _fills_panels)
-    ops.register(reference.linear, PROVIDER, product.linear, *demands, wide, packing=EXACT)
-    ops.register(reference.embedding, PROVIDER, product.embedding, *demands, packing=EXACT)
-    ops.register(quantised_linear.linear_w8a16, PROVIDER, product.quantised, *demands, packing=QUANTISED)
-    ops.register(quantised_linear.linear_w4a16, PROVIDER, product.quantised, *demands, *pairs, packing=QUANTISED)
-    ops.register(quantised_linear.linear_w8a8, PROVIDER, int8.linear, *demands, *pairs, packing=INT8)
+    experts = ExpertKernels(product, elementwise)
+
+    def offer(
+        op: Op[..., Any],
+        function: Callable[..., Any],
+        wide: tuple[int, ...],
+        *demands: Constraint,
+        packing: Packing | None = None,
+    ) -> None:
+        """`wide` are the arguments that the function wants in fp32."""
+        ops.register(op, PROVIDER, function, FP32, *demands, packing=packing)
+        ops.register(op, PROVIDER, in_fp32(function, *wide), HALF, *demands, packing=packing)
+
+    offer(reference.linear, product.linear, (0, 2), packing=EXACT)
+    ops.register(
+        reference.embedding, PROVIDER, product.embedding, one_of("dtype", "fp32", "bf16", "fp16"), packing=EXACT
+    )
+    offer(quantised_linear.linear_w8a16, product.quantised, (0, 2), packing=QUANTISED)
+    offer(quantised_linear.linear_w4a16, product.quantised, (0, 2), *pairs, packing=QUANTISED)
+    offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=INT8)
+    offer(moe_ops.run_experts, experts.plain, (0,), packing=EXPERTS)
+    stored = (one_of("scheme", "w8a16", "w4a16"), *_PANELS_OF_EXPERTS, *pairs)
+    offer(run_quantised_experts, experts.quantised, (0,), *stored, packing=QUANTISED)
     heads = (multiple_of("head_dim", 8), at_most("head_dim", WIDEST))
     # The kernel reads the page table on the host, which a recorded step has no more of.
     now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
-    ops.register(reference.attention_decode, PROVIDER, attention.decode, *demands, KV_DTYPES, *heads, now)
-    ops.register(reference.store_kv, PROVIDER, elementwise.store_kv, *demands, KV_DTYPES)
-    ops.register(reference.rms_norm, PROVIDER, elementwise.rms_norm, *demands)
-    ops.register(reference.add_rms_norm, PROVIDER, elementwise.add_rms_norm, *demands)
-    ops.register(reference.rope, PROVIDER, elementwise.rope, *demands)
-    ops.register(reference.silu_and_mul, PROVIDER, elementwise.silu_and_mul, *demands)
+    offer(reference.attention_prefill, attention.prefill, (0,), ATTENDED, *heads)
+    offer(reference.attention_decode, attention.decode, (0,), ATTENDED, *heads, now)
+    offer(reference.store_kv, elementwise.store_kv, (0, 1), WRITTEN)
+    offer(reference.rms_norm, elementwise.rms_norm, (0, 1))
+    offer(reference.add_rms_norm, elementwise.add_rms_norm, (0, 1, 2))
+    offer(reference.rope, elementwise.rope, (0, 1, 2))
+    offer(reference.silu_and_mul, elementwise.silu_and_mul, (0,))
+    offer(moe_ops.add_gated, elementwise.add_gated, (0, 1, 2))
 
 
-def _fills_panels(traits: Traits) -> bool:
-    outputs = traits.get("out_features")
-    return isinstance(outputs, int) and outputs >= ALIGNED
+_PANELS_OF_EXPERTS = (multiple_of("hidden", ALIGNED), multiple_of("width", ALIGNED // 2))
+"""Quantised experts lie in one matrix, so each must end where a panel does."""
 
 
 def _groups_are_even(traits: Traits) -> bool:
-    inputs, group_size = traits["in_features"], traits["group_size"]
-    assert isinstance(inputs, int)
-    assert isinstance(group_size, int)
-    return inputs % 2 == 0 and (group_size == -1 or group_size % 2 == 0)
+    group_size = traits["group_size"]
+    inputs = [traits[name] for name in ("in_features", "hidden", "width") if name in traits]
+    return all(isinstance(each, int) and each % 2 == 0 for each in (*inputs, group_size) if each != -1)

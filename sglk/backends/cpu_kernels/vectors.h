@@ -25,7 +25,7 @@ typedef uint8_t bytes_anywhere __attribute__((vector_size(8), aligned(1), may_al
 typedef int8_t signed_anywhere __attribute__((vector_size(8), aligned(1), may_alias));
 
 /* How numbers are stored; the same values as in Python. */
-enum kind { FP32 = 0, FP16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
+enum kind { FP32 = 0, FP16 = 1, BF16 = 2, INT8 = 3, INT4 = 4, E4M3 = 5, E5M2 = 6 };
 
 INLINE floats splat(float value) { return (floats){value, value, value, value, value, value, value, value}; }
 
@@ -37,6 +37,10 @@ INLINE void store(float *to, floats value) { *(floats_anywhere *)to = value; }
 INLINE floats multiply_add(floats a, floats b, floats c) {
 #ifdef __FMA__
     return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+    floats sum;
+    for (int lane = 0; lane < LANES; lane++) sum[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+    return sum;
 #else
     return a * b + c;
 #endif
@@ -88,9 +92,10 @@ INLINE floats load_halves(const uint16_t *from) {
 #ifdef __F16C__
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
 #else
-    floats value;
-    for (int lane = 0; lane < LANES; lane++) value[lane] = half_to_float(from[lane]);
-    return value;
+    const ints bits = __builtin_convertvector(*(const shorts_anywhere *)from, ints), size = bits & 0x7fff;
+    const ints tiny = (ints)(__builtin_convertvector(size, floats) * 0x1p-24f), normal = (size << 13) + (112 << 23);
+    const ints value = (tiny & (size < 0x400)) | (normal & (size >= 0x400)) | ((size >= 0x7c00) & 0x7f800000);
+    return (floats)(value | (bits & 0x8000) << 16);
 #endif
 }
 
@@ -122,11 +127,30 @@ INLINE ints load_bytes(const uint8_t *from) {
 
 INLINE floats to_floats(ints value) { return __builtin_convertvector(value, floats); }
 
+/* 8-bit floats without infinities: sign, 4 bits of exponent, 3 of the number (Micikevicius et al. 2022,
+ * arXiv:2209.05433). Below 8 the number counts in units of 2^-9. */
+INLINE floats load_e4m3(const uint8_t *from) {
+    const ints bits = load_bytes(from), size = bits & 0x7f;
+    const ints tiny = (ints)(to_floats(size) * 0x1p-9f), normal = (size << 20) + (120 << 23);
+    const ints value = (tiny & (size < 8)) | (normal & (size >= 8)) | ((size == 0x7f) & 0x7fc00000);
+    return (floats)(value | (bits & 0x80) << 24);
+}
+
+/* The same with 5 bits of exponent, as fp16 has them. */
+INLINE floats load_e5m2(const uint8_t *from) {
+    const ints bits = load_bytes(from), size = bits & 0x7f;
+    const ints tiny = (ints)(to_floats(size) * 0x1p-16f), normal = (size << 21) + (112 << 23);
+    const ints value = (tiny & (size < 4)) | (normal & (size >= 4)) | ((size >= 0x7c) & 0x7f800000);
+    return (floats)(value | (bits & 0x80) << 24);
+}
+
 /* Eight numbers from element `at` on, unscaled. */
 INLINE floats load_kind(const void *from, size_t at, int kind) {
     if (kind == FP16) return load_halves((const uint16_t *)from + at);
     if (kind == BF16) return load_bfloats((const uint16_t *)from + at);
     if (kind == INT8) return load_signed((const int8_t *)from + at);
+    if (kind == E4M3) return load_e4m3((const uint8_t *)from + at);
+    if (kind == E5M2) return load_e5m2((const uint8_t *)from + at);
     return load((const float *)from + at);
 }
 
