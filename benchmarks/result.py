@@ -34,17 +34,28 @@ Measure = Callable[[bool], list[Row]]
 """Takes whether to be quick, returns the figures."""
 
 
-def main(name: str, measure: Measure, packages: Sequence[str] = ()) -> int:
-    """Run the benchmark as `python -m benchmarks.NAME [--quick] [--json FILE]`; `packages` get their version noted."""
+Page = Callable[[dict[str, Any]], str]
+"""Takes the result, returns a page about it."""
+
+
+def main(name: str, measure: Measure, packages: Sequence[str] = (), page: Page | None = None) -> int:
+    """Run the benchmark as `python -m benchmarks.NAME [--quick] [--json FILE]`; `packages` get their version noted.
+
+    With a `page`, `--write FILE` writes it.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    if page is not None:
+        parser.add_argument("--write", type=Path, metavar="FILE", help="write a page about it there")
     options = parser.parse_args()
     rows = measure(options.quick)
     for row in rows:
         print(_line(row))
+    result = _result(name, rows, packages)
+    if page is not None and options.write is not None:
+        options.write.write_text(page(result), encoding="utf-8")
     if options.json is not None:
-        result = _result(name, rows, packages)
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return 0

@@ -1,0 +1,57 @@
+"""docs/fidelity.md, out of the result of a run."""
+
+from typing import Any
+
+_INTRO = """\
+# How far the simulator may be trusted
+
+Predictions of `sglk simulate`, after `sglk calibrate`, against `sglk bench` on a running server of the same machine.
+The calibration measures single steps and a server at rest; it has seen none of the settings, loads and workloads below.
+What was measured twice shows how far two runs of the real thing are apart.
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """Return the page."""
+    machine, rows = result["machine"], result["rows"]
+    facts = (
+        f"{result['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, sglk {result['versions']['sglk']}, "
+        f"torch {result['versions']['torch']}\n\n```sh\n{result['command']}\n```\n"
+    )
+    scores = [row for row in rows if " | " not in row["metric"]]
+    points = [row for row in rows if " | " in row["metric"]]
+    return "\n".join([_INTRO, facts, "## Scores\n", *_scores(scores), "\n## Points\n", _NOTE, *_points(points), ""])
+
+
+_NOTE = "Predicted / measured; times in milliseconds, throughput in output tokens per second.\n"
+
+
+def _scores(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| score | value | bar |", "|---|---|---|"]
+    for row in rows:
+        share = "correlation" not in row["metric"]
+        bar = (
+            ""
+            if row["against"] is None
+            else f"{row['against'].removeprefix('bar, ')} {_number(row['other_value'], share)}"
+        )
+        lines.append(f"| {row['metric']} | {_number(row['value'], share)} | {bar} |")
+    return lines
+
+
+def _points(rows: list[dict[str, Any]]) -> list[str]:
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        *place, metric = row["metric"].split(" | ")
+        scale = 1000 if metric.endswith(("_p50", "_p99")) else 1
+        cell = f"{row['value'] * scale:.4g} / {row['other_value'] * scale:.4g} ({row['ratio'] - 1:+.0%})"
+        found.setdefault(tuple(place), {})[metric] = cell
+    metrics = list(dict.fromkeys(row["metric"].split(" | ")[-1] for row in rows))
+    lines = ["| model | workload and load | setting | " + " | ".join(metrics) + " |", "|---" * (3 + len(metrics)) + "|"]
+    for place, cells in found.items():
+        lines.append("| " + " | ".join([*place, *(cells.get(metric, "") for metric in metrics)]) + " |")
+    return lines
+
+
+def _number(value: float, share: bool) -> str:
+    return f"{value:.1%}" if share else f"{value:.2f}"
