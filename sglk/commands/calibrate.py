@@ -16,12 +16,12 @@ from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import warn
 from sglk.config.calibrate_schema import CalibrateConfig, CalibrationConfig
-from sglk.config.compose import Composed, compose
+from sglk.config.compose import compose
 from sglk.config.secrets import masked
-from sglk.errors import ConfigError
+from sglk.errors import ConfigError, RunError
 from sglk.planner.calibration.entries import Way, prices_of
 from sglk.planner.calibration.find import file_name
-from sglk.planner.calibration.record import Calibration, Machine, read
+from sglk.planner.calibration.record import Calibration, Machine, ServingRecord, read
 from sglk.planner.calibration.steps import Measured, measure_model
 
 _SUMMARY = (
@@ -47,29 +47,31 @@ def run(arguments: Sequence[str]) -> int:
     _check_folder(config.calibrate)
     warn(composed.warnings)
     with _Bar(config.calibrate.progress) as bar:
-        measured = _measure(composed, flags, arguments, bar)
-    folder = Path(config.calibrate.folder)
-    path = folder / file_name(config.chip.name, measured.machine)
-    calibration = _existing(path, config.chip.name, measured.machine).with_entry(measured.entry)
-    # Printed before it is written: a full disk costs the file, not the result.
+        bar.say(f"loading {config.model.name} on {config.chip.name}")
+        measured = measure_model(config, _command_line(arguments), bar.step)
+        path = _save(measured, config)
+        if config.calibrate.serving and measured.entry.kind == "measured":
+            measured.entry.serving = _serving(measured, config, flags, bar)
+            _save(measured, config)
     print_calibration(measured, Way.of(config))
-    calibration.save(path)
     print(f"calibration: {path}")
     return 0
 
 
-def _measure(
-    composed: Composed[CalibrateConfig], flags: CommonFlags, arguments: Sequence[str], bar: "_Bar"
-) -> Measured:
-    config = composed.config
-    bar.say(f"loading {config.model.name} on {config.chip.name}")
-    measured = measure_model(config, _command_line(arguments), bar.step)
-    if not config.calibrate.serving or measured.entry.kind == "simulated":
-        return measured
+def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, bar: "_Bar") -> ServingRecord:
     directory = Path(flags.config_dir) if flags.config_dir else None
     runs = ServingRuns(config, flags.arguments, directory, bar.say)
-    measured.entry.serving = runs.measure(prices_of(measured.entry, Way.of(config)).step_s)
-    return measured
+    try:
+        return runs.measure(prices_of(measured.entry, Way.of(config)).step_s)
+    except RunError as error:
+        raise RunError(f"the steps are kept, but what serving adds was not measured: {error}") from error
+
+
+def _save(measured: Measured, config: CalibrateConfig) -> Path:
+    """Write what is measured so far beside what the file has of other models."""
+    path = Path(config.calibrate.folder) / file_name(config.chip.name, measured.machine)
+    _existing(path, config.chip.name, measured.machine).with_entry(measured.entry).save(path)
+    return path
 
 
 def _check_folder(settings: CalibrationConfig) -> None:
@@ -126,4 +128,4 @@ class _Bar:
     ) -> None:
         self._progress.stop()
         if kind is KeyboardInterrupt:
-            print(f"sglk: interrupted while {self._text}; no calibration is kept", file=sys.stderr)
+            print(f"sglk: interrupted while {self._text}; what was not measured whole is not kept", file=sys.stderr)

@@ -11,7 +11,7 @@ from sglk.config.plan_schema import PlanConfig
 from sglk.engine.loading import load_runner
 from sglk.engine.runner import ModelRunner
 from sglk.errors import ConfigError
-from sglk.planner.calibration.batches import batch_of
+from sglk.planner.calibration.batches import Pool
 from sglk.planner.cost.model import cost_model
 from sglk.planner.cost.shape import StepShape
 from sglk.testing.tiny import write_tiny_model
@@ -34,11 +34,12 @@ def on_the_device(config: PlanConfig) -> list[float]:
     assert isinstance(runner, ModelRunner)
     assert isinstance(runner.backend, SimBackend)
     page_size = config.runtime.page_size
-    runner.allocate_kv(2048 // page_size, page_size)
+    pool = Pool(2048 // page_size, page_size, runner.vocab_size)
+    runner.allocate_kv(pool.pages, page_size)
     seconds = []
     for shape in SHAPES:
         before_s = runner.backend.clock.busy_s
-        runner.run(batch_of(shape, page_size, runner.vocab_size))
+        runner.run(pool.batch(shape))
         seconds.append(runner.backend.clock.busy_s - before_s)
     return seconds
 

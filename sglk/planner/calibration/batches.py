@@ -1,6 +1,12 @@
-"""Batches of a wanted shape, as the scheduler would hand them to a runner; what the KV pool holds does not matter."""
+"""Batches of a wanted shape, as the scheduler would hand them to a runner; what the KV pool holds does not matter.
 
-from collections.abc import Iterator, Sequence
+Its memory does. The operating system backs memory that was never written with one page of zeros, which stays in the
+cache and is read in no time, so a pool has to be filled before anything that reads it is timed. That takes a while, so
+the pool is kept small, and rows share its pages: what counts is that it is far larger than a processor's caches.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
@@ -8,21 +14,47 @@ from sglk.planner.cost.shape import StepShape
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 _DRAWN = SamplingParams(temperature=1.0, ignore_eos=True)
+_POOL_TOKENS = 8192
+"""A hundred megabytes and more of keys and values for any model that is worth a calibration."""
+
 _STRIDE = 7919
 """A prime: neighbouring tokens are no neighbours in the embedding."""
 
 
-def pages_needed(shape: StepShape, page_size: int) -> int:
-    """Return the pages that the rows of `shape` hold."""
-    return sum(-(-context // page_size) for context in _contexts(shape))
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The pages that rows lie on, and the tokens that they are of."""
+
+    pages: int
+    page_size: int
+    vocab_size: int
+
+    @classmethod
+    def for_shapes(cls, shapes: Iterable[StepShape], page_size: int, vocab_size: int) -> "Pool":
+        """Return a pool in which the largest of `shapes` has its own pages, or the longest row where that is larger."""
+        most = longest = 1
+        for shape in shapes:
+            pages = [-(-context // page_size) for context in _contexts(shape)]
+            most, longest = max(most, sum(pages)), max(longest, *pages)
+        return cls(max(longest, min(most, -(-_POOL_TOKENS // page_size))), page_size, vocab_size)
+
+    def filling(self, chunk: int) -> Iterator[Batch]:
+        """Yield prompts of up to `chunk` tokens that together write every page."""
+        tokens = max(1, chunk // self.page_size) * self.page_size
+        total = self.pages * self.page_size
+        for start in range(0, total, tokens):
+            size = min(tokens, total - start)
+            yield self.batch(StepShape(((size, size),)), first_page=start // self.page_size)
+
+    def batch(self, shape: StepShape, first_page: int = 0) -> Batch:
+        """Return a batch of `shape`, whose rows lie on pages in a row and share some where there are too few.
+
+        The first rows that decode sample, then prompt chunks, until there are `shape.logits` lines.
+        """
+        return _batch(shape, _pages(shape, self, first_page), self.vocab_size)
 
 
-def batch_of(shape: StepShape, page_size: int, vocab_size: int) -> Batch:
-    """Return a batch of `shape`, whose rows lie on pages of their own, from the first of the pool on.
-
-    The first rows that decode sample, then prompt chunks, until there are `shape.logits` lines.
-    """
-    pages = _pages(shape, page_size)
+def _batch(shape: StepShape, pages: Iterator[Sequence[int]], vocab_size: int) -> Batch:
     chunks, split = len(shape.prefills), len(shape.prefills)
     samples = _sampling_rows(shape)
     rows = []
@@ -52,9 +84,8 @@ def _sampling_rows(shape: StepShape) -> Sequence[int]:
     return [*range(chunks, rows), *range(chunks)][: shape.logits]
 
 
-def _pages(shape: StepShape, page_size: int) -> Iterator[Sequence[int]]:
-    first = 0
+def _pages(shape: StepShape, pool: Pool, first: int) -> Iterator[Sequence[int]]:
     for context in _contexts(shape):
-        count = -(-context // page_size)
-        yield range(first, first + count)
+        count = -(-context // pool.page_size)
+        yield [page % pool.pages for page in range(first, first + count)]
         first += count

@@ -119,7 +119,7 @@ def _decodes(reach: Reach) -> Iterator[list[StepShape]]:
     for index, rows in enumerate(sizes(reach.rows)):
         contexts = _doublings(16, reach.context, factor=4 if index % 2 else 8)
         largest = reach.pool // rows // reach.page_size * reach.page_size
-        yield [StepShape(decodes=(context,) * rows, logits=rows) for context in sorted({*contexts, largest})]
+        yield [StepShape(decodes=(context,) * rows, logits=rows) for context in sorted({*contexts, largest}) if context]
 
 
 def _ragged(reach: Reach) -> list[StepShape]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sglk.engine.batch import Batch, RowFailure, Runner
 from sglk.errors import RunError
-from sglk.planner.calibration.batches import batch_of
+from sglk.planner.calibration.batches import Pool
 from sglk.planner.calibration.fit import Point
 from sglk.planner.cost.shape import StepShape
 
@@ -17,6 +17,8 @@ OnStep = Callable[[int, int], None]
 """Called with the number of steps taken so far, and of all that are planned."""
 
 _SEED = 0
+
+_FILL_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,20 @@ class Effort:
 def measure_steps(
     runner: Runner,
     families: Sequence[Sequence[StepShape]],
-    page_size: int,
+    pool: Pool,
     effort: Effort,
     clock: Clock = time.perf_counter,
     on_step: OnStep = lambda done, total: None,
 ) -> list[Point]:
-    """Return the median time of each shape that is not too long; the KV pool is allocated and nobody else uses it.
+    """Return the median time of each shape that is not too long; `pool` is allocated, and nobody else uses it.
 
     The first round, which may compile kernels, only shows which shapes are too long. In the others all shapes come in
     an order of their own, so that no shape has all of a machine's bad moments. Raises RunError when a step fails.
     """
     began = time.perf_counter()
-    shapes, tried = _affordable(runner, families, page_size, effort, clock, on_step)
+    for batch in pool.filling(_FILL_CHUNK):
+        _time(runner, batch, clock)
+    shapes, tried = _affordable(runner, families, pool, effort, clock, on_step)
     times: dict[StepShape, list[float]] = {shape: [] for shape in shapes}
     order, draw = list(shapes), random.Random(_SEED)
     for round_ in range(effort.repeats):
@@ -53,7 +57,7 @@ def measure_steps(
             break
         draw.shuffle(order)
         for done, shape in enumerate(order, tried + round_ * len(order) + 1):
-            times[shape].append(_time(runner, batch_of(shape, page_size, runner.vocab_size), clock))
+            times[shape].append(_time(runner, pool.batch(shape), clock))
             on_step(done, tried + effort.repeats * len(order))
     return [_point(shape, seconds) for shape, seconds in times.items()]
 
@@ -61,7 +65,7 @@ def measure_steps(
 def _affordable(
     runner: Runner,
     families: Sequence[Sequence[StepShape]],
-    page_size: int,
+    pool: Pool,
     effort: Effort,
     clock: Clock,
     on_step: OnStep,
@@ -71,7 +75,7 @@ def _affordable(
     total = sum(map(len, families))
     for family in families:
         for shape in family:
-            seconds = _time(runner, batch_of(shape, page_size, runner.vocab_size), clock)
+            seconds = _time(runner, pool.batch(shape), clock)
             kept.append(shape)
             on_step(len(kept), total * (1 + effort.repeats))
             if seconds > effort.longest_step_s:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import import_module
+from itertools import chain
 
 from sglk.config.calibrate_schema import CalibrateConfig, CalibrationConfig
 from sglk.config.environment import prepare_environment
 from sglk.config.groups import SIMULATED
 from sglk.engine.batch import Runner
-from sglk.planner.calibration.batches import pages_needed
+from sglk.planner.calibration.batches import Pool
 from sglk.planner.calibration.design import Reach, families
 from sglk.planner.calibration.entries import Way, installed_versions
 from sglk.planner.calibration.find import this_machine
@@ -62,10 +63,9 @@ def _points(runner: Runner, config: CalibrateConfig, on_step: OnStep) -> list[Po
     context_length = min(runner.context_length, runtime.context_length or runner.context_length)
     reach = Reach.of(runtime, context_length, capacity, settings.context_length)
     shapes = families(reach, runtime.enable_mixed_chunk)
-    # No larger than the steps need: a pool of all that is free would only take longer to make.
-    pages = max(pages_needed(shape, runtime.page_size) for family in shapes for shape in family)
-    runner.allocate_kv(pages, runtime.page_size)
-    return measure_steps(runner, shapes, runtime.page_size, _effort(settings), _clock(runner), on_step)
+    pool = Pool.for_shapes(chain.from_iterable(shapes), runtime.page_size, runner.vocab_size)
+    runner.allocate_kv(pool.pages, pool.page_size)
+    return measure_steps(runner, shapes, pool, _effort(settings), _clock(runner), on_step)
 
 
 def _effort(settings: CalibrationConfig) -> Effort:
