@@ -1,6 +1,9 @@
-"""What is known about the accelerators of each vendor before any of their software is asked: names, no behaviour."""
+"""What is known about the accelerators of each vendor before any of their software is asked. Needs no torch."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,26 @@ ACCELERATOR_CLASSES = ("1200", "0302")
 def vendor_of_backend(backend: str) -> Vendor | None:
     """Return the vendor whose devices `backend` drives; None = it needs no card that is known here."""
     return next((vendor for vendor in VENDORS if vendor.backend == backend), None)
+
+
+def nodes_of(vendor: Vendor, root: Path = Path("/")) -> list[Path]:
+    """Return the nodes of the vendor's devices; those that may be anybody's count where the controls are there too."""
+    nodes = sorted((root / "dev").glob(vendor.nodes))
+    return nodes if not vendor.shared_nodes or any((root / "dev" / name).exists() for name in vendor.controls) else []
+
+
+def left_visible(value: str, count: int) -> int:
+    """Return how many of `count` devices such a variable leaves: the first that does not exist hides those after it."""
+    entries = [entry.strip() for entry in value.split(",")]
+    exist = [not entry.lstrip("-").isdigit() or 0 <= int(entry) < count for entry in entries if entry]
+    return exist.index(False) if False in exist else len(exist)
+
+
+def devices_here(backend: str, environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int | None:
+    """Return how many devices this process has for `backend`, None where the operating system does not show them."""
+    vendor = vendor_of_backend(backend)
+    count = 0 if vendor is None else len(nodes_of(vendor, root))
+    for variable in vendor.visible if vendor else ():
+        if variable in environment:
+            count = min(count, left_visible(environment[variable], count))
+    return count or None

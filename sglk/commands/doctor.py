@@ -1,6 +1,7 @@
 """`sglk doctor`: what is wrong with this machine for a deployment, before anything starts."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -10,11 +11,13 @@ from sglk.backends.finding import Finding, fail
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import console, plain_table
+from sglk.config.compose import compose
 from sglk.config.schema import ServeConfig
 from sglk.doctor.checks import examine
-from sglk.doctor.deployment import Deployment, deployment
+from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import this_machine
 from sglk.errors import ConfigError
+from sglk.planner.placement import place
 from sglk.server.port import bind
 
 SCHEMA_VERSION = 1
@@ -42,6 +45,12 @@ def run(arguments: list[str]) -> int:
     else:
         _print(findings)
     return 1 if _count(findings)["fail"] else 0
+
+
+def deployment(words: Sequence[str] = (), config_dir: str | None = None) -> Deployment:
+    """Return the deployment that `sglk serve` would start; raises ConfigError as that does."""
+    placement = place(compose("serve", words, config_dir), config_dir)
+    return Deployment(placement.composed, [replica.config for replica in placement.replicas])
 
 
 def what_to_examine(flags: CommonFlags) -> tuple[Deployment | None, list[Finding]]:

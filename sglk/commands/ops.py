@@ -19,6 +19,7 @@ from sglk.config.keys import GROUPS, lookup
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, RunError, nearest
+from sglk.planner.placement import place
 
 if TYPE_CHECKING:
     from sglk.backends.base import DeviceBackend
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         command_help("ops list|test|bench [OP ...]", _SUMMARY, OpsConfig, _EXAMPLES, _FLAGS)
         return 0
     verb, ops, overrides = _understood(flags.arguments)
-    composed = compose("ops", overrides, flags.config_dir)
+    composed = place(compose("ops", overrides, flags.config_dir), flags.config_dir).composed
     warn(composed.warnings)
     # After the configuration is known to be good: this imports torch.
     from sglk.operators.device import open_device

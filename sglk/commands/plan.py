@@ -9,8 +9,8 @@ from sglk.commands.plan_document import document
 from sglk.commands.plan_tables import print_plan
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
-from sglk.config.fleet import replica_configs
 from sglk.config.plan_schema import PlanConfig
+from sglk.planner.placement import place
 from sglk.planner.plan import plan_deployment
 
 _EXAMPLES = (
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("plan", flags.arguments, flags.config_dir)
     warn(composed.warnings)
-    plan = plan_deployment(replica_configs(composed, flags.config_dir), composed.config.plan)
+    plan = plan_deployment(place(composed, flags.config_dir).replicas, composed.config.plan)
     if "--json" in flags.switches:
         print(json.dumps(document(plan), indent=2, ensure_ascii=False))
     else:

@@ -40,7 +40,7 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "dtype": found.dtype,
         "quantization": found.quantization,
         "tp_size": found.tp_size,
-        "tp_sizes": plan.subject.tp_sizes(),
+        "tp_sizes": plan.subject.tp_sizes(plan.subject.scheme),
         "per_device": {
             "memory": room.total,
             "memory_source": room.source,

@@ -102,7 +102,8 @@ def _print_weights(plan: ReplicaPlan, screen: Console) -> None:
         rows.setdefault((option.dtype, option.quantization), []).append(option)
     for (dtype, scheme), found in rows.items():
         name = (scheme or dtype) + ("" if found[0].declared else " (not on this chip)")
-        cells = [_number(option.weights) for option in found if option.tp_size in sizes]
+        weights = {option.tp_size: _number(option.weights) for option in found}
+        cells = [weights.get(size, "-") for size in sizes]
         table.add_row(name, *cells, style=None if found[0].declared else "dim")
     screen.print()
     screen.print(table)

@@ -8,8 +8,8 @@ from sglk.commands.help import command_help
 from sglk.commands.stop_signals import stopped_in_order
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
-from sglk.config.fleet import replica_configs
 from sglk.config.schema import ServeConfig
+from sglk.planner.placement import place
 from sglk.server.port import bind
 
 EXAMPLES = (
@@ -32,14 +32,14 @@ def run(arguments: Sequence[str]) -> int:
     with stopped_in_order():
         composed = compose("serve", flags.arguments, flags.config_dir)
         warn(composed.warnings)
-        replicas = replica_configs(composed, flags.config_dir)
+        placement = place(composed, flags.config_dir)
         if DRY_RUN in flags.switches:
-            print_commands(replicas)
+            print_commands(placement.replicas)
             return 0
         # Whether the port is free shows before torch is imported; to hold it is for the server.
         bind(composed.config.server.host, composed.config.server.port).close()
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
-        serve(composed.config, composed.profile_path, replicas)
+        serve(placement.composed.config, composed.profile_path, placement.replicas)
     return 0

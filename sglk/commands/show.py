@@ -13,6 +13,7 @@ from sglk.config.compose import Composed, compose
 from sglk.config.keys import ROOTS
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, nearest
+from sglk.planner.placement import place
 
 _EXAMPLES = (
     "sglk show chip=l20 model=qwen32b",
@@ -36,6 +37,7 @@ def run(arguments: list[str]) -> int:
         return 0
     composed = compose(command, rest, flags.config_dir)
     warn(composed.warnings)
+    composed = place(composed, flags.config_dir).composed
     if "--json" in flags.switches:
         print(json.dumps(_document(composed), indent=2, ensure_ascii=False))
         return 0

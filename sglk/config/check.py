@@ -8,9 +8,9 @@ from dataclasses import fields
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.check_bench import load_problems, workload_problems
-from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_calibrate import calibration_problems
 from sglk.config.check_engine import engine_problems
+from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_study import objective_problems, search_problems, study_problems
 from sglk.config.groups import SIMULATED
 from sglk.config.ops_schema import OpsConfig, TrialOpsConfig
@@ -18,7 +18,7 @@ from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.config.quantization import is_declared
 from sglk.config.ranges import at_least, at_most, listed, one_of, positive
 from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig
-from sglk.config.tensor_parallel import SplitSizes
+from sglk.config.tensor_parallel import SplitSizes, ranks_of
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError
 
@@ -59,7 +59,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     yield from router_problems(config.router)
     yield from _kinds(config.groups, config.backend.name)
     for group in config.groups:
-        yield from _device_group(group, group.tp_size or config.runtime.tp_size)
+        yield from _device_group(group, group.tp_size or ranks_of(config.runtime))
     if isinstance(config, BenchConfig) and config.server.ssl_certfile is not None and config.bench.url is None:
         yield "server.ssl_certfile has no use where a server is started to be measured; leave it out"
     if isinstance(config, BenchConfig):
@@ -128,12 +128,13 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
     yield from one_of("runtime.load_format", runtime.load_format, LOAD_FORMATS)
     yield from one_of("runtime.dtype", runtime.dtype, DTYPES)
     yield from _chip_limits(runtime, chip)
-    yield from _tensor_parallel(runtime.tp_size, model)
+    yield from _tensor_parallel(ranks_of(runtime), model)
 
 
 def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
     for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s"):
         yield from positive(f"chip.{name}", getattr(chip, name))
+    yield from at_least("chip.devices_per_machine", chip.devices_per_machine, 1)
     for dtype, tflops in chip.peak_tflops.items():
         yield from positive(f"chip.peak_tflops.{dtype}", tflops)
     if runtime.dtype in DTYPES:

@@ -40,6 +40,7 @@ from sglk.config.quoting import quoted
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
+from sglk.config.tensor_parallel import ranks_of
 from sglk.config.tune_schema import TuneConfig
 from sglk.config.values import explain, require_values
 from sglk.errors import ConfigError
@@ -68,6 +69,8 @@ class Composed(Generic[RootT]):
     """What was typed."""
     profile_path: Path | None
     """The tuned profile in use."""
+    names_devices: bool = True
+    """Whether `groups` says which devices there are; else they are the first of the chip's backend."""
     warnings: list[str] = field(default_factory=list)
     """One line for each plugin that is not what it should be, and for each reason to doubt that profile."""
 
@@ -124,6 +127,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     with open_dict(tree):
         del tree["hydra"]
     require_values(tree, ROOTS[command], typed, layers)
+    names_devices = tree.groups is not None
     config = _to_object(tree)
     _require_name(config.chip.name, "chip", choices, typed)
     take_keys(config, os.environ)
@@ -134,7 +138,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
         choices[PROFILES] = "none"
     warnings = [*plugin_warnings(), *search.warnings()]
     warnings += doubts(profile, config, date.today()) if profile else []
-    return Composed(command, config, sources, choices, typed, list(overrides), profile, warnings)
+    return Composed(command, config, sources, choices, typed, list(overrides), profile, names_devices, warnings)
 
 
 def _require_whole(defaults: Sequence[ResultDefault], command: str, search: SearchPath) -> None:
@@ -170,7 +174,7 @@ def _to_object(tree: DictConfig) -> Any:
     assert isinstance(config, ServeConfig)
     if config.backend.name == "auto":
         config.backend.name = config.chip.backend
-    config.groups = parse_groups(config.groups, config.backend.name, config.runtime.tp_size)
+    config.groups = parse_groups(config.groups, config.backend.name, ranks_of(config.runtime))
     return config
 
 

@@ -13,6 +13,9 @@ from sglk.errors import ConfigError, nearest
 SIMULATED = "sim"
 """Backend of the devices that stand for any chip."""
 
+MOST_DEVICES = 4096
+"""No model has so many heads to divide; a larger number is a slip, which the check of `runtime.tp_size` names."""
+
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-6, 1e9
 """Beyond them sums and shares of floating-point numbers say nothing any more."""
 
@@ -52,7 +55,7 @@ def parse_groups(value: Any, backend: str, tp_size: int = 1) -> list[GroupConfig
     null means one group with the first `tp_size` devices of `backend`.
     """
     if value is None:
-        return [GroupConfig("group0", [f"{backend}:{index}" for index in range(tp_size)])]
+        return [GroupConfig("group0", [f"{backend}:{index}" for index in range(min(tp_size, MOST_DEVICES))])]
     if isinstance(value, str):
         groups = [GroupConfig(f"group{i}", _devices(part)) for i, part in enumerate(value.split(";"))]
     elif isinstance(value, list) and value:

@@ -1,6 +1,13 @@
-"""Which numbers of devices a model can be split over. Needs no torch."""
+"""Over how many devices a model is split, and over how many it can be. Needs no torch."""
 
 from dataclasses import dataclass
+
+from sglk.config.schema import RuntimeConfig
+
+
+def ranks_of(runtime: RuntimeConfig) -> int:
+    """Return how many devices share one replica; one where nobody has said or chosen a number."""
+    return 1 if runtime.tp_size is None else runtime.tp_size
 
 
 @dataclass(frozen=True, slots=True)

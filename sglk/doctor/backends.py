@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
+from sglk.backends.vendors import vendor_of_backend
 from sglk.doctor.children import ask
 from sglk.doctor.deployment import Deployment
 from sglk.doctor.device_memory import check_device_memory
@@ -12,7 +13,6 @@ from sglk.doctor.libraries import library_findings
 from sglk.doctor.machine import Machine
 from sglk.doctor.packages import check_ranges
 from sglk.doctor.sentence import parted
-from sglk.doctor.vendors import vendor_of_backend
 from sglk.errors import RunError
 
 

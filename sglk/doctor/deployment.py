@@ -1,11 +1,9 @@
 """What a deployment asks of a machine, from its configuration alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from sglk.config.compose import Composed, compose
-from sglk.config.fleet import replica_configs
+from sglk.config.compose import Composed
 from sglk.config.model_size import num_parameters
 from sglk.config.quantization import NAMES
 from sglk.config.schema import ServeConfig
@@ -50,12 +48,6 @@ class Deployment:
                 if replica.backend.name == backend and device not in seen:
                     seen.add(device)
                     yield device, replica, rank
-
-
-def deployment(arguments: Sequence[str] = (), config_dir: str | Path | None = None) -> Deployment:
-    """Return the deployment that `sglk serve` would start; raises ConfigError as that does."""
-    composed = compose("serve", arguments, config_dir)
-    return Deployment(composed, [replica.config for replica in replica_configs(composed, config_dir)])
 
 
 def weights_bytes(config: ServeConfig) -> float | None:

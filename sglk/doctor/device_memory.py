@@ -5,6 +5,7 @@ from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
 from sglk.config.schema import ServeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.doctor.children import ask
 from sglk.doctor.deployment import Deployment, weights_bytes
 from sglk.doctor.sentence import parted
@@ -41,7 +42,7 @@ def _room(config: ServeConfig, device: str, total: int, free: int) -> Finding:
     planned = total if runtime.device_memory_gib is None else runtime.device_memory_gib * _GIB
     # A pool of given size takes what it needs beside the weights, whatever the fraction.
     wanted = planned * (1.0 if runtime.max_total_tokens else runtime.mem_fraction_static)
-    need = 0.0 if weights is None else weights / runtime.tp_size
+    need = 0.0 if weights is None else weights / ranks_of(runtime)
     sizes = f"{device}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     if need > wanted:
         return fail(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sglk.backends.finding import Finding, Status, fail, ok, warn
+from sglk.backends.vendors import VENDORS, Vendor, left_visible, nodes_of
 from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.doctor.pci import accelerators, has_bus
-from sglk.doctor.vendors import VENDORS, Vendor
 
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
@@ -24,7 +24,7 @@ def check_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]
 
 
 def _vendor(machine: Machine, vendor: Vendor, wanted: bool) -> Iterator[Finding]:
-    nodes = nodes_of(machine, vendor)
+    nodes = nodes_of(vendor, machine.root)
     cards = [device for device in accelerators(machine) if device.maker == vendor.name]
     missing = [f"/dev/{name}" for name in vendor.controls if not (machine.root / "dev" / name).exists()]
     bad: Status = "fail" if wanted else "ok"
@@ -45,12 +45,6 @@ def _vendor(machine: Machine, vendor: Vendor, wanted: bool) -> Iterator[Finding]
     on_bus = f"{len(cards)} on the PCI bus, " if has_bus(machine) else ""
     names = ", ".join(map(machine.shown, nodes))
     yield ok("devices", f"{vendor.backend}: {names} ({on_bus}driver {driver or 'of unknown version'})")
-
-
-def nodes_of(machine: Machine, vendor: Vendor) -> list[Path]:
-    """Return the nodes of the vendor's devices; those that may be anybody's count where the controls are there too."""
-    nodes = machine.glob(f"dev/{vendor.nodes}")
-    return nodes if not vendor.shared_nodes or _existing(machine, vendor) else []
 
 
 def driver_version(machine: Machine, vendor: Vendor) -> str | None:
@@ -89,14 +83,14 @@ def _group_advice(node: Path) -> str:
 
 
 def _named_devices(machine: Machine, vendor: Vendor, names: list[str]) -> Iterator[Finding]:
-    count = len(nodes_of(machine, vendor))
+    count = len(nodes_of(vendor, machine.root))
     indexes = [int(name.rpartition(":")[2]) for name in names]
     if count and (beyond := _beyond(vendor, indexes, count)):
         yield fail("devices", f"{beyond} in groups, but this machine has {count}", "name devices from index 0 up")
         return
     for variable in vendor.visible:
         value = machine.environment.get(variable)
-        left = None if value is None else _left_visible(value, count)
+        left = None if value is None else left_visible(value, count)
         if left and (beyond := _beyond(vendor, indexes, left)):
             yield fail(
                 "devices",
@@ -110,13 +104,6 @@ def _beyond(vendor: Vendor, indexes: list[int], count: int) -> str:
     return ", ".join(f"{vendor.backend}:{index}" for index in indexes if index >= count)
 
 
-def _left_visible(value: str, count: int) -> int:
-    """Return how many devices such a variable leaves: the first that does not exist hides those after it."""
-    entries = [entry.strip() for entry in value.split(",")]
-    exist = [not entry.lstrip("-").isdigit() or 0 <= int(entry) < count for entry in entries if entry]
-    return exist.index(False) if False in exist else len(exist)
-
-
 def check_visible_devices(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Read the variables that hide devices from a process."""
     for vendor in VENDORS:
@@ -128,7 +115,7 @@ def check_visible_devices(machine: Machine, deployment: Deployment) -> Iterator[
 
 def _visible(machine: Machine, vendor: Vendor, variable: str, value: str, wanted: bool) -> Finding:
     entries = [entry.strip() for entry in value.split(",")]
-    count = len(nodes_of(machine, vendor))
+    count = len(nodes_of(vendor, machine.root))
     numbers = [int(entry) for entry in entries if entry.lstrip("-").isdigit()]
     twice = [entry for entry, times in Counter(entries).items() if times > 1]
     if not value.strip() or numbers[:1] == [-1]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglk.backends.vendors import ACCELERATOR_CLASSES, VENDORS
 from sglk.doctor.machine import Machine
-from sglk.doctor.vendors import ACCELERATOR_CLASSES, VENDORS
 
 DEVICES = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -9,6 +9,7 @@ from sglk.backends.finding import Finding, Status, fail, ok, warn
 from sglk.config.home import expanded
 from sglk.config.model_size import num_parameters
 from sglk.config.profile_doubts import doubts
+from sglk.config.tensor_parallel import ranks_of
 from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
 from sglk.doctor.sentence import parted
@@ -53,7 +54,7 @@ def check_open_files(machine: Machine, deployment: Deployment) -> Iterator[Findi
 
 def check_shared_memory(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Look at /dev/shm, through which the parts of a split model talk."""
-    parts = max(replica.runtime.tp_size for replica in deployment.replicas)
+    parts = max(ranks_of(replica.runtime) for replica in deployment.replicas)
     folder = machine.root / "dev/shm"
     if parts < 2:
         return

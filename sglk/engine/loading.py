@@ -10,6 +10,7 @@ import torch
 from sglk.backends.base import DeviceBackend
 from sglk.backends.deny import denials, warn_of_idle
 from sglk.config.schema import GroupConfig, ServeConfig, ServerConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.engine.batch import Runner
 from sglk.engine.follower import Follower
 from sglk.engine.invented import InventedTokens, Words
@@ -32,7 +33,7 @@ def load_runner(config: ServeConfig) -> tuple[Runner, Tokenizer]:
 
     What device or engine cannot do is refused before the model's files are read. Raises any SglkError.
     """
-    if config.runtime.tp_size == 1:
+    if ranks_of(config.runtime) == 1:
         return load_rank(config, ALONE)
     config = _for_one_rank(config)
     backend = make_backend(config, 0)
@@ -77,7 +78,7 @@ def make_backend(config: ServeConfig, rank: int) -> DeviceBackend:
         index=_index(group.devices[rank]),
         **config.backend.options,
     )
-    _check_devices(group, config.runtime.tp_size, backend)
+    _check_devices(group, ranks_of(config.runtime), backend)
     warn_of_idle(backend.ops)
     return backend
 
@@ -119,7 +120,7 @@ def _load_one_for_all(config: ServeConfig, backend: DeviceBackend) -> tuple[Runn
 
 def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRunner, Tokenizer]:
     """Start the processes of the other ranks, load all parts at the same time, and connect them."""
-    size, factory = config.runtime.tp_size, address(backend_name(config))
+    size, factory = ranks_of(config.runtime), address(backend_name(config))
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="sglk-ranks-")))
         followers = []
@@ -142,11 +143,11 @@ def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRu
 
 def rank_group(config: ServeConfig, rank: int) -> RankGroup:
     """Return the place of one rank of `config`, not yet joined."""
-    return RankGroup(rank, config.runtime.tp_size, patience_s(config.router))
+    return RankGroup(rank, ranks_of(config.runtime), patience_s(config.router))
 
 
 def _for_one_rank(config: ServeConfig) -> ServeConfig:
     """Return what all ranks load from: an equal share of the processor's threads, and nothing of the server's keys."""
     threads = config.runtime.num_threads or torch.get_num_threads()
-    runtime = replace(config.runtime, num_threads=max(1, threads // config.runtime.tp_size))
+    runtime = replace(config.runtime, num_threads=max(1, threads // ranks_of(config.runtime)))
     return replace(config, runtime=runtime, server=ServerConfig())

@@ -6,6 +6,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype, kv_cache_dtype
 from sglk.config.quantization import NAMES
 from sglk.config.schema import RuntimeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def check_support(runtime: RuntimeConfig, backend: DeviceBackend, where: str) ->
     if capabilities.page_sizes and runtime.page_size not in capabilities.page_sizes:
         sizes = ", ".join(map(str, capabilities.page_sizes))
         raise ConfigError(f"runtime.page_size={runtime.page_size} is not supported by {where}; choose one of {sizes}")
-    if runtime.tp_size != 1 and capabilities.collectives is None:
+    if ranks_of(runtime) != 1 and capabilities.collectives is None:
         raise ConfigError(
             f"runtime.tp_size={runtime.tp_size} is not supported by {where}, which cannot add over several devices; "
             "set it to 1"

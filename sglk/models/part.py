@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sglk.backends.schemes import LinearScheme
 from sglk.config.tensor_parallel import SplitSizes
 from sglk.models.spec import ModelSpec
 
@@ -13,6 +14,24 @@ def split_sizes(spec: ModelSpec) -> SplitSizes:
     if moe is not None:
         widths |= {moe.moe_intermediate_size, moe.shared_expert_intermediate_size or moe.moe_intermediate_size}
     return SplitSizes(spec.num_attention_heads, spec.num_key_value_heads, frozenset(widths))
+
+
+def quantised_splits(spec: ModelSpec, scheme: LinearScheme) -> list[int]:
+    """Return the numbers of ranks that leave every group of inputs with a scale in `scheme` to one of them."""
+    sizes = split_sizes(spec)
+    inputs = {spec.num_attention_heads * spec.head_dim, *sizes.widths}
+    return [size for size in sizes.allowed() if all(keeps_groups(scheme, each, size) for each in inputs)]
+
+
+def keeps_groups(scheme: LinearScheme, inputs: int, pieces: int) -> bool:
+    """Return whether each of `pieces` has whole groups, or part of the only one; act-order has none to keep.
+
+    Four-bit values come in pairs.
+    """
+    width = 2 if scheme.kind == "w4a16" else 1
+    if scheme.order == "" and scheme.width(inputs) != inputs:
+        width = scheme.width(inputs)
+    return pieces == 1 or inputs // pieces % width == 0
 
 
 def part_of_spec(spec: ModelSpec, size: int) -> ModelSpec:

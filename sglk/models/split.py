@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from sglk.backends.quantised import QuantisedMatrix
-from sglk.backends.schemes import LinearScheme
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.layers.quantised_linear import QUANTISERS
 from sglk.layers.weights import Shape, read_part
 from sglk.models.matrix_columns import columns, obstacle
-from sglk.models.part import part_of_spec, split_sizes
+from sglk.models.part import keeps_groups, part_of_spec, split_sizes
 from sglk.models.spec import ModelSpec
 from sglk.models.weights import WeightSource
 from sglk.parallel.ranks import Ranks
@@ -78,11 +77,11 @@ class RankPart:
             and (scheme := self.spec.quantization.of(name.removesuffix(".weight"))) is not None
         ]
         for name, inputs, scheme in rounded:
-            if not _keeps_groups(scheme, inputs, self.ranks.size):
+            if not keeps_groups(scheme, inputs, self.ranks.size):
                 allowed = [
                     size
                     for size in self._sizes.allowed()
-                    if all(_keeps_groups(one, all_, size) for _, all_, one in rounded)
+                    if all(keeps_groups(one, all_, size) for _, all_, one in rounded)
                 ]
                 raise ConfigError(
                     f"runtime.tp_size={self.ranks.size} would cut groups of {scheme.group_size} inputs that share a "
@@ -155,9 +154,3 @@ class PartWeights:
 def _is_output_bias(name: str) -> bool:
     layer, _, kind = name.rpartition(".")
     return kind == "bias" and layer.rpartition(".")[2] in BY_INPUTS
-
-
-def _keeps_groups(scheme: LinearScheme, inputs: int, pieces: int) -> bool:
-    """Return whether each of `pieces` has whole groups, or part of the only one; act-order has none to keep."""
-    width = scheme.width(inputs)
-    return scheme.order != "" or width == inputs or inputs // pieces % width == 0

@@ -10,6 +10,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
 from sglk.backends.ops import Choice
 from sglk.config.ops_schema import OpsConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
@@ -98,7 +99,7 @@ def build_model(config: OpsConfig, backend: TracingBackend, where: str) -> Causa
     runtime = config.runtime
     dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
     spec = _spec(config, backend, where)
-    ranks = ALONE if runtime.tp_size == 1 else _FirstOf(runtime.tp_size)
+    ranks = ALONE if ranks_of(runtime) == 1 else _FirstOf(ranks_of(runtime))
     part = RankPart(spec, ranks, config.model.name)
     model = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
     model.load_weights(ShapesOnly(model.context.weights))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sglk.config.schema import ChipConfig, RuntimeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.engine.capacity import KVNeed, fitting_tokens, planned_bytes
 from sglk.errors import CapacityError
 from sglk.planner.dtypes import compute_dtype, kv_dtype
@@ -50,6 +51,10 @@ class Footprint:
         """Return how many requests of so many tokens the pool holds at a time."""
         return self.kv_tokens // (-(-context_length // self.page_size) * self.page_size)
 
+    def bytes_for(self, context_length: int) -> int:
+        """Return the pages of one request of so many tokens."""
+        return -(-context_length // self.page_size) * self.page_size * self.kv_bytes_per_token
+
     def longest(self, requests: int) -> int:
         """Return the tokens that each of so many requests can have at a time."""
         return self.kv_tokens // self.page_size // requests * self.page_size
@@ -57,7 +62,7 @@ class Footprint:
 
 def footprint(model: PlannedModel, chip: ChipConfig, room: Room, runtime: RuntimeConfig) -> Footprint:
     """Return how the engine would fill each device; raises ConfigError where the model's files are of another kind."""
-    spec, ranks = model.spec, runtime.tp_size
+    spec, ranks = model.spec, ranks_of(runtime)
     dtype, of_kv, scheme = compute_dtype(runtime, chip), kv_dtype(runtime, chip), model.scheme(runtime.quantization)
     weights = weights_of(spec, dtype, scheme, ranks)
     per_token = kv_bytes_per_token(spec, of_kv, ranks)

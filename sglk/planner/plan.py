@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.fleet import ReplicaConfig
 from sglk.config.groups import SIMULATED
 from sglk.config.plan_schema import RoomConfig
 from sglk.config.schema import ServeConfig
 from sglk.planner.footprint import Footprint
-from sglk.planner.model import PlannedModel, planned_model
+from sglk.planner.model import PlannedModel, model_of
 from sglk.planner.options import weight_options
 from sglk.planner.room import IN_MAIN_MEMORY, Room, room_of
 from sglk.planner.upstream import AutomaticValues, automatic_values
@@ -92,6 +91,7 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
         if key not in models:
             models[key] = model_of(each.config)
         model = models[key]
+        model.check_split(each.config.runtime)
         memories = memories_of(each)
         for memory in memories:
             rooms.setdefault(memory, room_of(each.config))
@@ -103,12 +103,6 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
         for memory in memories:
             taken[memory] += size * (plan.found.tp_size if room.host_memory else 1)
     return DeploymentPlan(plans, _devices(replicas, rooms, shares, taken))
-
-
-def model_of(config: ServeConfig) -> PlannedModel:
-    """Return the model of one replica, as its backend would load it; raises as `planned_model` does."""
-    model = planned_model(config.model)
-    return replace(model, int8_group_size=CPU_INT8_GROUP) if config.backend.name == IN_MAIN_MEMORY else model
 
 
 def memories_of(replica: ReplicaConfig) -> list[str]:

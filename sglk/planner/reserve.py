@@ -1,6 +1,7 @@
 """Memory beside weights and KV pool: an estimate of what a step works in, and what the runtime itself takes."""
 
 from sglk.config.schema import RuntimeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
 from sglk.planner.dtypes import BYTES
@@ -19,7 +20,7 @@ def activation_bytes(spec: ModelSpec, runtime: RuntimeConfig, dtype: str) -> int
     feed-forward block has gate, up and their product; an expert's block once for each expert of a token). Per running
     request: its logits. Kernels' own workspaces come on top.
     """
-    part, item = part_of_spec(spec, runtime.tp_size), BYTES[dtype]
+    part, item = part_of_spec(spec, ranks_of(runtime)), BYTES[dtype]
     tokens = max(runtime.max_prefill_tokens, runtime.max_running_requests)
     if runtime.chunked_prefill_size == -1:
         tokens = max(tokens, runtime.context_length or spec.max_position_embeddings)

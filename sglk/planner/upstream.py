@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sglk.config.schema import RuntimeConfig
+from sglk.config.tensor_parallel import ranks_of
 
 VERSION = "0.5.18"
 
@@ -43,8 +44,8 @@ def automatic_values(
     """
     _, automatic, few, many = next(tier for tier in _TIERS if memory_mib < tier[0] * _GIB_IN_MIB)
     chunk = automatic if chunk is None else chunk
-    captured = (few if runtime.tp_size < 4 else many) if graphs else 0
-    reserved = 512 + 1.5 * max(chunk if chunk > 0 else runtime.max_prefill_tokens, 2048) + 128 * runtime.tp_size
+    captured = (few if ranks_of(runtime) < 4 else many) if graphs else 0
+    reserved = 512 + 1.5 * max(chunk if chunk > 0 else runtime.max_prefill_tokens, 2048) + 128 * ranks_of(runtime)
     reserved += 2 * captured + (8 * _prefill_graphs(chunk) if graphs else 0)
     if memory_mib > _LARGE_GIB * _GIB_IN_MIB:
         reserved = max(reserved, _LARGE_RESERVE_MIB)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from sglk.backends.schemes import ON_LOAD
+from sglk.backends.schemes import ON_LOAD, LinearScheme
 from sglk.config.quantization import schemes_of
 from sglk.config.schema import ChipConfig, RuntimeConfig
-from sglk.models.part import split_sizes
+from sglk.config.tensor_parallel import ranks_of
 from sglk.planner.dtypes import BYTES, compute_dtype, kv_dtype
 from sglk.planner.footprint import Footprint, footprint
 from sglk.planner.model import PlannedModel
@@ -59,9 +59,14 @@ class Subject:
             return self.room.total // found.tp_size - found.static
         return int(found.planned * self.fraction_left) - found.static
 
-    def tp_sizes(self) -> list[int]:
-        """Return the numbers of devices that the model can be split over."""
-        return [size for size in split_sizes(self.model.spec).allowed() if size <= _MOST_DEVICES]
+    def tp_sizes(self, scheme: LinearScheme | None) -> list[int]:
+        """Return the numbers of devices that the model can be split over with its linear layers in `scheme`."""
+        return [size for size in self.model.tp_sizes(scheme) if size <= _MOST_DEVICES]
+
+    @property
+    def scheme(self) -> LinearScheme | None:
+        """How the linear layers are quantised now."""
+        return self.model.scheme(self.runtime.quantization)
 
 
 @dataclass(frozen=True)
@@ -115,17 +120,16 @@ def undeclared(subject: Subject, wanted: Wanted) -> list[str]:
 
 
 def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
-    for tp_size, precision, kv in product(_sizes(subject), _precisions(subject), _kv_dtypes(subject)):
-        dtype, scheme = precision
+    for (dtype, scheme), kv in product(_precisions(subject), _kv_dtypes(subject)):
         runtime = replace(
             subject.runtime,
-            tp_size=tp_size,
             dtype=dtype,
             quantization=scheme,
             kv_cache_dtype=kv,
             max_total_tokens=None,
         )
-        yield from _with_memory(subject, wanted, runtime)
+        for size in _sizes(subject, subject.model.scheme(scheme)):
+            yield from _with_memory(subject, wanted, replace(runtime, tp_size=size))
 
 
 def _with_memory(subject: Subject, wanted: Wanted, runtime: RuntimeConfig) -> Iterator[Way]:
@@ -166,9 +170,9 @@ def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_lengt
     before = subject.runtime
     changes: dict[str, str] = {}
     why: list[str] = []
-    if runtime.tp_size != before.tp_size:
-        changes["runtime.tp_size"] = str(runtime.tp_size)
-        why.append(f"{runtime.tp_size} devices share the weights, {_gib(found.weights.total)} each")
+    if ranks_of(runtime) != ranks_of(before):
+        changes["runtime.tp_size"] = str(found.tp_size)
+        why.append(f"{found.tp_size} devices share the weights, {_gib(found.weights.total)} each")
     if runtime.dtype != before.dtype:
         changes["runtime.dtype"] = runtime.dtype
         why.append(f"two bytes a number: weights of {_gib(found.weights.total)}")
@@ -196,7 +200,7 @@ def _cost(
 ) -> tuple[float, ...]:
     kv_before = BYTES[kv_dtype(subject.runtime, subject.chip)]
     return (
-        runtime.tp_size,
+        found.tp_size,
         _bits(_scheme(subject), found.dtype) - _bits(found.quantization, found.dtype),
         kv_before - BYTES[found.kv_dtype],
         wanted.context_length - context_length,
@@ -204,10 +208,10 @@ def _cost(
     )
 
 
-def _sizes(subject: Subject) -> list[int]:
-    now = subject.runtime.tp_size
+def _sizes(subject: Subject, scheme: LinearScheme | None) -> list[int]:
+    now = ranks_of(subject.runtime)
     # Main memory is one: more parts of a model in it save nothing.
-    return [now] if subject.room.host_memory else [size for size in subject.tp_sizes() if size >= now]
+    return [now] if subject.room.host_memory else [size for size in subject.tp_sizes(scheme) if size >= now]
 
 
 def _precisions(subject: Subject) -> list[tuple[str, str | None]]:
@@ -240,8 +244,7 @@ def _kv_dtypes(subject: Subject) -> list[str]:
 
 
 def _scheme(subject: Subject) -> str | None:
-    scheme = subject.model.scheme(subject.runtime.quantization)
-    return scheme.kind if scheme else None
+    return subject.scheme.kind if subject.scheme else None
 
 
 def _bits(scheme: str | None, dtype: str) -> int:

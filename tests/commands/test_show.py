@@ -13,11 +13,13 @@ def test_show_prints_the_configuration_and_every_source(capsys: pytest.CaptureFi
     config = yaml.safe_load(text)
     assert config["chip"]["name"] == "kunlun"
     assert config["runtime"]["chunked_prefill_size"] == 3072
-    assert config["groups"] == [{"name": "group0", "devices": ["kunlun:0"], "weight": 1.0, "standby": False}]
+    devices = [f"kunlun:{index}" for index in range(4)]
+    assert config["groups"] == [{"name": "group0", "devices": devices, "weight": 1.0, "standby": False}]
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:] if line.strip()}
     assert rows["runtime.schedule_policy"] == ["lpm", "command", "line"]
     assert rows["runtime.mem_fraction_static"] == ["0.75", "chip", "kunlun"]
-    assert rows["runtime.tp_size"] == ["1", "runtime", "default"]
+    assert rows["runtime.tp_size"][:2] == ["4", "automatic:"]
+    assert " ".join(rows["runtime.tp_size"]).endswith("needs 65.5 GB a device, kunlun plans 25.8 GB")
     assert rows["runtime.dtype"] == ["auto", "default"]
 
 

@@ -103,12 +103,12 @@ def test_values_come_from_the_strongest_place(folder: Path) -> None:
     profile = write_profile(folder, "kunlun", "qwen32b", "runtime: {chunked_prefill_size: 2048, radix_min_len: 64}\n")
     composed = compose("serve", ["chip=kunlun", "model=qwen32b", "runtime.radix_min_len=128"])
     runtime = composed.config.runtime
-    values = (runtime.radix_min_len, runtime.chunked_prefill_size, runtime.mem_fraction_static, runtime.tp_size)
-    assert values == (128, 2048, 0.75, 1)
+    values = (runtime.radix_min_len, runtime.chunked_prefill_size, runtime.mem_fraction_static, runtime.page_size)
+    assert values == (128, 2048, 0.75, 128)
     assert composed.sources["runtime.radix_min_len"] == "command line"
     assert composed.sources["runtime.chunked_prefill_size"] == f"profile {profile}"
     assert composed.sources["runtime.mem_fraction_static"] == "chip kunlun"
-    assert composed.sources["runtime.tp_size"] == "runtime default"
+    assert (runtime.tp_size, composed.sources["runtime.tp_size"]) == (None, "runtime default")
     assert composed.sources["runtime.enable_torch_compile"] == "default"
     assert composed.profile_path == profile
     assert composed.choices["profiles"] == "kunlun/qwen32b"

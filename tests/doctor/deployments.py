@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from sglk.doctor.deployment import Deployment, deployment
+from sglk.commands.doctor import deployment
+from sglk.doctor.deployment import Deployment
 
 
 @cache

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from sglk.backends.finding import Finding
+from sglk.backends.vendors import VENDORS
 from sglk.doctor.devices import check_cuda_home, check_devices, check_visible_devices, driver_version
-from sglk.doctor.vendors import VENDORS
 from tests.doctor.deployments import typed
 from tests.doctor.trees import ACCELERATOR, KUNLUN, NVIDIA, Tree
 

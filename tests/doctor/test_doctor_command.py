@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from sglk.cli import main
-from sglk.commands.doctor import what_to_examine
+from sglk.commands.doctor import deployment, what_to_examine
 from sglk.commands.flags import CommonFlags
 from sglk.commands.words import candidates
 from sglk.doctor.backends import check_backends
 from sglk.doctor.children import ask
-from sglk.doctor.deployment import deployment
 from sglk.doctor.machine import this_machine
 from sglk.errors import ConfigError, RunError
 from tests.plugins.distributions import BACKEND, install_backend

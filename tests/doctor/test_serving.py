@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from sglk.commands.doctor import deployment
 from sglk.doctor import serving
-from sglk.doctor.deployment import deployment
 from sglk.doctor.device_memory import device_findings
 from sglk.doctor.machine import Machine
 from sglk.server.port import bind

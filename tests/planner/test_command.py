@@ -34,7 +34,7 @@ def test_the_tables_say_what_fits_and_what_to_change(capsys: pytest.CaptureFixtu
 
 
 def test_the_document_keeps_its_names(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = document(capsys, "chip=kunlun", "model=qwen32b", "plan.context_length=4096")
+    plan = document(capsys, "chip=kunlun", "model=qwen32b", "runtime.tp_size=1", "plan.context_length=4096")
     assert list(plan) == ["schema_version", "sglk", "kind", "verdict", "replicas", "devices"]
     assert (plan["schema_version"], plan["verdict"]) == (1, "fits with changes")
     (replica,) = plan["replicas"]

@@ -47,7 +47,7 @@ def same_as_the_engine(config: PlanConfig) -> ReplicaPlan:
         ("a100_40g", "qwen32b", "tp_size: 2"),
         ("kunlun", "qwen32b", "tp_size: 2, quantization: w8a8"),
         ("kunlun", "llama3_8b", "mem_fraction_static: 0.6, page_size: 128"),
-        ("l20", "qwen72b", "tp_size: 8, quantization: w4a16, kv_cache_dtype: fp8_e4m3"),
+        ("l20", "qwen72b", "tp_size: 4, quantization: w4a16, kv_cache_dtype: fp8_e4m3"),
         ("a100_80g", "mixtral8x7b", "tp_size: 2, quantization: w8a8_int8"),
         # Four key-value heads and eight ranks: each head is on two of them.
         ("h100", "qwen3_30b_a3b", "tp_size: 8, quantization: fp8"),
@@ -68,7 +68,7 @@ def test_weights_and_kv_tokens_are_those_of_the_engine_on_a_simulated_chip(chip:
     [
         ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("Qwen2ForCausalLM", {"num_key_value_heads": 1}),
-        ("Qwen2MoeForCausalLM", {"mlp_only_layers": [0]}),
+        ("Qwen2MoeForCausalLM", {"mlp_only_layers": [0], "shared_expert_intermediate_size": 64}),
         ("Qwen3ForCausalLM", {}),
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": 3, "decoder_sparse_step": 2}),
         ("MixtralForCausalLM", {}),

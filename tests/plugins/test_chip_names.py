@@ -6,7 +6,7 @@ import sglk
 
 ROOT = Path(sglk.__file__).parents[1]
 
-TABLES = {"sglk/plugins/claims.py", "sglk/doctor/vendors.py"}
+TABLES = {"sglk/plugins/claims.py", "sglk/backends/vendors.py"}
 """Where names are data: which module drives a backend, and how a vendor's cards show on a machine."""
 
 

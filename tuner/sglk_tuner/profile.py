@@ -16,6 +16,7 @@ from sglk.bench.record import Record
 from sglk.config.profiles import content_hash
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord, ProfileSearch, ProfileWorkload
 from sglk.config.schema import RuntimeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import RunError
 
@@ -160,7 +161,7 @@ def _is_measured(path: Path) -> bool:
 def _chip(config: TuneConfig, record: Record, device: dict[str, Any]) -> ProfileChip:
     return ProfileChip(
         name=config.chip.name,
-        count=config.runtime.tp_size,
+        count=ranks_of(config.runtime),
         device=device.get("name") or record.server.device or record.machine.cpu,
         driver=device.get("driver"),
         sdk=device.get("sdk"),
