@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from sglk.cluster.group import Replica
@@ -30,6 +30,8 @@ class Flight:
     tokens: int = 0
     moved: bool = False
     """Whether it has been sent to another group already."""
+    moved_from: str = ""
+    """Name of the replica that failed or refused it last, if another one has it now."""
     aborted: bool = False
     avoid: set[Replica] = field(default_factory=set)
     """Replicas that are not to be tried again."""
@@ -61,16 +63,17 @@ class Flight:
         tpot_s = (last - first) / (self.tokens - 1) if self.tokens > 1 else None
         return End(now_s, failed, first - self.received_s, tpot_s, last - self.received_s)
 
-    def failure(self, message: str) -> Output:
-        """Return the last message of a request that a replica failed and that nobody else can take."""
-        return self._last(Finish("error", message=message))
+    def failure(self, message: str, replica: str) -> Output:
+        """Return the last message of a request that `replica` failed and that nobody else can take."""
+        return self._last(Finish("error", message=message), replica)
 
-    def loss(self, message: str) -> Output:
-        """Return the last message of a request that is lost with its replica."""
-        return self._last(Finish("error", message=f"{message}; send the request again", code=LOST))
+    def loss(self, message: str, replica: str) -> Output:
+        """Return the last message of a request that is lost with `replica`."""
+        return self._last(Finish("error", message=f"{message}; send the request again", code=LOST), replica)
 
-    def _last(self, finish: Finish) -> Output:
-        return Output(self.request.request_id, (), "", len(self.request.prompt_ids), self.tokens, 0, finish)
+    def _last(self, finish: Finish, replica: str) -> Output:
+        counts = (len(self.request.prompt_ids), self.tokens, 0)
+        return Output(self.request.request_id, (), "", *counts, finish, replica=replica, moved_from=self.moved_from)
 
 
 @dataclass(eq=False, slots=True)
@@ -81,3 +84,12 @@ class Attempt:
     replica: Replica
     probe: bool
     """Whether the replica's breaker let it in to see how it goes."""
+    late_s: float = 0.0
+    """Seconds since the receipt of the request that went by at other replicas."""
+
+    def told(self, output: Output) -> Output:
+        """Return what the replica says, with what went before at others."""
+        if not self.flight.moved_from:
+            return output
+        queue_s = None if output.queue_s is None else output.queue_s + self.late_s
+        return replace(output, queue_s=queue_s, moved_from=self.flight.moved_from)

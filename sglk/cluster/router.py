@@ -235,7 +235,10 @@ class Router:
             replica.counters.picks += 1
             self._group_of(replica).picks.add()
             replica.open_requests += 1
-            flight.attempt = Attempt(flight, replica, probe=replica.breaker.enter())
+            if flight.attempt is not None:
+                flight.moved_from = flight.attempt.replica.name
+            late_s = self._monotonic() - flight.received_s
+            flight.attempt = Attempt(flight, replica, replica.breaker.enter(), late_s)
             return flight.attempt
 
     def _choose(self, flight: Flight) -> Replica:
@@ -270,6 +273,7 @@ class Router:
         with flight.lock:
             if flight.attempt is not attempt:
                 return  # a late message of a replica that was given up
+            output = attempt.told(output)
             flight.note(output, self._monotonic())
             finish = output.finish
             if finish is None:
@@ -297,10 +301,11 @@ class Router:
             if self._move(flight, attempt.replica):
                 return
             flight.context.run(logger.info, "request %s: nobody else can take it", flight.request.request_id)
-        lost = not attempt.replica.alive
+        replica = attempt.replica
+        last = flight.failure(error, replica.name) if replica.alive else flight.loss(error, replica.name)
         flight.attempt = None
         self._forget(flight)
-        flight.on_output(flight.loss(error) if lost else flight.failure(error))
+        flight.on_output(last)
 
     def _move(self, flight: Flight, failed: Replica) -> bool:
         """Send a request to another group, or else to another replica of the same one; False when there is none."""
@@ -327,7 +332,7 @@ class Router:
                     return True
             flight.attempt = None
             self._forget(flight)
-            flight.on_output(flight.loss(message))
+            flight.on_output(flight.loss(message, attempt.replica.name))
             return True
 
     def _note_failure(self, attempt: Attempt, error: str) -> None:

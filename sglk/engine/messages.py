@@ -123,13 +123,15 @@ class Output:
     """Prompt tokens answered from the prefix cache."""
     finish: Finish | None = None
     queue_s: float | None = None
-    """Seconds between submission and the first step; None where the engine does not say."""
+    """Seconds between submission and the first step, at engines that failed included; None where nobody says."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each of `token_ids`, where they were asked for."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """For the prompt tokens from `prompt_logprobs_start` on, None for the first; comes once, with the first tokens."""
     replica: str = ""
     """Name of the engine that says it."""
+    moved_from: str = ""
+    """Name of the one that had failed the request before, if any."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,9 @@ def _log(record: RequestRecord, outcome: Outcome | None) -> None:
         line += f" {outcome}"
     line += f" in {facts['seconds']:.3f} s"
     if facts.get("replica"):
-        line += f" at {facts['replica']}: {facts['prompt_tokens']} prompt tokens, {facts['completion_tokens']} new ones"
+        moved = f" (moved from {facts['moved_from']})" if "moved_from" in facts else ""
+        line += f" at {facts['replica']}{moved}:"
+        line += f" {facts['prompt_tokens']} prompt tokens, {facts['completion_tokens']} new ones"
     logger.log(level, "%s", line, extra={FACTS: facts})
 
 
@@ -97,6 +99,8 @@ def answer_facts(clocks: list[RequestClock]) -> dict[str, Any]:
         "cached_tokens": sum(output.cached_tokens for output in outputs),
         "completion_tokens": sum(output.completion_tokens for output in outputs),
     }
+    if moved := list(dict.fromkeys(clock.moved_from for clock in clocks if clock.moved_from)):
+        facts["moved_from"] = ",".join(moved)
     if firsts:
         facts["ttft_s"] = round(min(firsts), 6)
     return facts

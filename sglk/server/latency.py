@@ -81,6 +81,8 @@ class RequestClock:
     """The latest output."""
     replica: str = ""
     """Who answers."""
+    moved_from: str = ""
+    """Who failed the request before, if anybody."""
 
     @property
     def e2e_s(self) -> float:
@@ -91,6 +93,9 @@ class RequestClock:
         """Observe `output`, which has just arrived."""
         now = time.perf_counter()
         self.last, self.replica = output, output.replica or self.replica
+        self.moved_from = output.moved_from or self.moved_from
+        if self.queue_s is None:
+            self.queue_s = output.queue_s
         if output.token_ids:
             self._observe_tokens(self.metrics.of_replica(output.replica), now, output)
         self.last_s = now
@@ -99,7 +104,7 @@ class RequestClock:
 
     def _observe_tokens(self, replica: ReplicaLatency, now: float, output: Output) -> None:
         if self.first_s is None:
-            self.first_s, self.queue_s = now, output.queue_s
+            self.first_s = now
             _observe_first(replica, now - self.received_s, output.queue_s)
             return
         count = len(output.token_ids)

@@ -5,6 +5,7 @@ conventions for HTTP servers and generative AI; those that it has no name for be
 environment variables (`OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_RESOURCE_ATTRIBUTES`, ...) hold.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Scope
 
 import sglk
+from sglk.engine.messages import Finish
 from sglk.errors import ConfigError
 from sglk.server.access import OnEnd, answer_facts
 from sglk.server.counting import Outcome
@@ -59,6 +61,7 @@ class SpanMaker:
             return
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
+        over_s = time.perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         span = self._tracer.start_span(
             f"{record.method} {record.path}",
@@ -68,10 +71,10 @@ class SpanMaker:
             start_time=record.started_ns,
         )
         if outcome == "failed":
-            span.set_status(StatusCode.ERROR)
+            span.set_status(StatusCode.ERROR, _reason(record))
         below = set_span_in_context(span)
         for index, clock in enumerate(record.clocks):
-            for name, start_s, end_s in _phases(clock):
+            for name, start_s, end_s in _phases(clock, over_s):
                 phase = self._tracer.start_span(
                     name,
                     below,
@@ -101,6 +104,10 @@ class SpanMaker:
                 "sglk.cached_tokens": facts["cached_tokens"],
                 "sglk.replica": facts["replica"],
             }
+            if "moved_from" in facts:
+                attributes["sglk.moved_from"] = facts["moved_from"]
+        if outcome == "failed":
+            attributes["error.type"] = _error_type(record)
         return attributes
 
 
@@ -120,14 +127,35 @@ def _provider(endpoint: str) -> "TracerProvider":
     return provider
 
 
-def _phases(clock: RequestClock) -> Iterator[tuple[str, float, float]]:
-    """Yield name, start and end of what an answer went through; times are those of its clock."""
+def _phases(clock: RequestClock, over_s: float) -> Iterator[tuple[str, float, float]]:
+    """Yield name, start and end of what an answer went through; times are those of its clock.
+
+    One that has no token went through `wait`, of which nobody knows how much was queueing.
+    """
     if clock.first_s is None:
+        yield "wait", clock.received_s, over_s
         return
     started_s = clock.received_s + (clock.queue_s or 0.0)
     yield "queue", clock.received_s, started_s
     yield "prefill", started_s, clock.first_s
     yield "decode", clock.first_s, clock.last_s
+
+
+def _failures(record: RequestRecord) -> Iterator[Finish]:
+    finishes = (clock.last.finish for clock in record.clocks if clock.last is not None)
+    return (finish for finish in finishes if finish is not None and finish.reason == "error")
+
+
+def _reason(record: RequestRecord) -> str | None:
+    return next((finish.message for finish in _failures(record)), None)
+
+
+def _error_type(record: RequestRecord) -> str:
+    """Return OpenTelemetry's `error.type`: the code of the error, or else the status."""
+    failure = next(_failures(record), None)
+    if failure is None:
+        return str(record.status or "no_answer")
+    return failure.code or "engine_error"
 
 
 def _unix_ns(record: RequestRecord, at_s: float) -> int:

@@ -144,10 +144,10 @@ class Served:
         assert lines.count("data: [DONE]") == (not failed)
         return [json.loads(line.removeprefix("data: ")) for line in (lines if failed else lines[:-1])]
 
-    def call(self, path: str, body: dict[str, Any]) -> HTTPConnection:
+    def call(self, path: str, body: dict[str, Any], **headers: str) -> HTTPConnection:
         """Send a POST and return the connection, to be closed, without waiting for an answer."""
         connection = HTTPConnection(self.url.removeprefix("http://"), timeout=30)
-        connection.request("POST", path, json.dumps(body))
+        connection.request("POST", path, json.dumps(body), headers)
         return connection
 
     def samples(self) -> dict[str, float]:

@@ -130,10 +130,10 @@ def test_lines_of_other_threads_carry_the_id(lines: Lines) -> None:
 
 
 def failing_after(tokens: int, held: threading.Event | None = None) -> ScriptedRunner:
-    """A runner whose device fails whatever has so many tokens; with `held`, nothing decodes before it is set."""
+    """A runner whose device fails whatever has so many tokens; with `held`, its first step waits until it is set."""
 
     def check(step: int, batch: Batch) -> None:
-        if held is not None and any(row.num_generated for row in batch.rows):
+        if held is not None:
             held.wait(20)
         if any(row.num_generated >= tokens for row in batch.rows):
             raise RuntimeError("device on fire")
@@ -161,7 +161,7 @@ def test_what_an_engine_says_of_several_requests_names_them_all(lines: Lines) ->
         threads = [threading.Thread(target=ask, args=(served, name)) for name in names]
         for thread in threads:
             thread.start()
-        wait_until(lambda: served.deployment.fleet.first.stats().running_requests == len(names))
+        wait_until(lambda: served.deployment.fleet.router.open_requests == len(names))
         held.set()
         for thread in threads:
             thread.join(20)
