@@ -1,20 +1,42 @@
 """From a deployment to the command of an upstream engine."""
 
+import copy
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 
 from sglk.cli import main
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
+from sglk.config.groups import parse_groups
+from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import compose_command
 
 
-def command(*words: str, **given: Any) -> UpstreamCommand:
-    (replica,) = replica_configs(compose("serve", [*words, "profiles=none"]))
-    return compose_command(replica.config, **given)
+@cache
+def deployment(engine: str, chip: str) -> ServeConfig:
+    return compose("serve", [f"engine={engine}", f"chip={chip}", "model=qwen7b", "profiles=none"]).config
+
+
+def command(engine: str, chip: str = "h100", *words: str, **given: Any) -> UpstreamCommand:
+    """Compose for a deployment in which `words` (`runtime.page_size=32`) are changed."""
+    config = copy.deepcopy(deployment(engine, chip))
+    for word in words:
+        node, _, text = word.partition("=")
+        *path, name = node.split(".")
+        owner: Any = config
+        for step in path:
+            owner = getattr(owner, step)
+        if isinstance(owner, dict):
+            owner[name] = yaml.safe_load(text)
+        else:
+            setattr(owner, name, text if name == "version" else yaml.safe_load(text))
+    return compose_command(config, **given)
 
 
 def value(made: UpstreamCommand, flag: str) -> str:
@@ -22,7 +44,7 @@ def value(made: UpstreamCommand, flag: str) -> str:
 
 
 def test_runtime_parameters_have_sglangs_names() -> None:
-    made = command("engine=sglang", "chip=h100", "model=qwen7b", "runtime.chunked_prefill_size=4096", port=31000)
+    made = command("sglang", "h100", "runtime.chunked_prefill_size=4096", port=31000)
     assert made.argv[1:3] == ("-m", "sglang.launch_server")
     assert (value(made, "--chunked-prefill-size"), value(made, "--port")) == ("4096", "31000")
     assert value(made, "--model-path") == "Qwen/Qwen2.5-7B-Instruct"
@@ -31,7 +53,7 @@ def test_runtime_parameters_have_sglangs_names() -> None:
 
 def test_runtime_parameters_have_vllms_names() -> None:
     words = ("runtime.disable_radix_cache=true", "runtime.page_size=32", "runtime.max_total_tokens=3200")
-    made = command("engine=vllm", "chip=h100", "model=qwen7b", *words, "runtime.disable_cuda_graph=true")
+    made = command("vllm", "h100", *words, "runtime.disable_cuda_graph=true")
     assert (value(made, "--block-size"), value(made, "--num-gpu-blocks-override")) == ("32", "100")
     assert {"--no-enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager"} <= {*made.argv}
     assert any("--gpu-memory-utilization covers activations too" in note for note in made.notes)
@@ -39,18 +61,18 @@ def test_runtime_parameters_have_vllms_names() -> None:
 
 def test_a_step_of_vllm_holds_a_token_of_each_running_request() -> None:
     words = ("runtime.chunked_prefill_size=32", "runtime.max_running_requests=64")
-    made = command("engine=vllm", "chip=h100", "model=qwen7b", *words)
+    made = command("vllm", "h100", *words)
     assert value(made, "--max-num-batched-tokens") == "64"
     assert any("chunked_prefill_size=32 is raised to 64" in note for note in made.notes)
 
 
 def test_a_chips_environment_and_flags_come_from_its_files() -> None:
-    made = command("engine=sglang", "chip=kunlun", "model=qwen7b", environ={"XPU_USE_FAST_SWIGLU": "0"})
+    made = command("sglang", "kunlun", environ={"XPU_USE_FAST_SWIGLU": "0"})
     assert made.environment["SGLANG_PLATFORM"] == "kunlun"
     assert made.environment["XMLIR_ENABLE_FAST_FC"] == "1"
     assert "XPU_USE_FAST_SWIGLU" not in made.environment
     assert (value(made, "--attention-backend"), value(made, "--page-size")) == ("kunlun", "128")
-    taken_away = command("engine=sglang", "chip=kunlun", "model=qwen7b", "engine.extra_args.attention_backend=triton")
+    taken_away = command("sglang", "kunlun", "engine.extra_args.attention_backend=triton")
     assert value(taken_away, "--attention-backend") == "triton"
 
 
@@ -62,58 +84,54 @@ def test_each_replica_sees_its_own_devices() -> None:
 
 
 def test_devices_count_among_those_that_sglk_itself_sees() -> None:
-    words = ("engine=sglang", "chip=h100", "model=qwen7b", "groups='cuda:1'")
-    made = command(*words, environ={"CUDA_VISIBLE_DEVICES": "4,GPU-abc"})
+    config = replace(deployment("sglang", "h100"), groups=parse_groups("cuda:1", "cuda"))
+    made = compose_command(config, environ={"CUDA_VISIBLE_DEVICES": "4,GPU-abc"})
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
     with pytest.raises(ConfigError, match=r"device 'cuda:1' is not there: \$CUDA_VISIBLE_DEVICES=4 shows 1"):
-        command(*words, environ={"CUDA_VISIBLE_DEVICES": "4"})
+        compose_command(config, environ={"CUDA_VISIBLE_DEVICES": "4"})
 
 
 def test_keys_are_in_the_environment_and_never_shown() -> None:
-    made = command("engine=vllm", "chip=h100", "model=qwen7b", key="wine-dark")
+    made = command("vllm", "h100", key="wine-dark")
     assert made.secrets == {"VLLM_API_KEY": "wine-dark"}
     assert "wine-dark" not in f"{made.argv}{made.shell()}"
     assert "VLLM_API_KEY='***'" in made.shell()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("engine", "word", "told"),
     [
-        (["engine.extra_args.page_size=3"], "write runtime.page_size in its place"),
-        (["engine.extra_args.max_num_seqs=3"], "has no flag --max-num-seqs; write runtime.max_running_requests"),
-        (["engine.extra_args.device_groups=x"], "has no flag --device-groups; write groups"),
-        (["engine.extra_args.attention-backnd=x"], "did you mean '--attention-backend'?"),
-        (["engine.extra_args.stream_interval=x"], "'x' is not an integer"),
-        (["engine.extra_args.sampling_backend=tritn"], "'tritn' is not allowed"),
-        (
-            ["engine.extra_args.cuda_graph_max_bs=8"],
-            "has deprecated --cuda-graph-max-bs; write --cuda-graph-max-bs-decode",
-        ),
-        (["engine.version=0.5.23", "engine.extra_args.cuda_graph_max_bs=8"], "write --cuda-graph-max-bs-decode"),
-        (
-            ["engine.extra_args.enable_hicache=true"],
-            "sglang 0.5.18 has no flag --enable-hicache; write --enable-hierarchical-cache",
-        ),
-        (["engine.extra_args.api_key=x"], "write server.api_key in its place"),
-        (["engine.version=0.4"], "no table of the flags of sglang 0.4; it has 0.5.18, 0.5.23"),
-        (["runtime.schedule_policy=shortest_prompt_first"], "no equivalent in sglang 0.5.18; choose one of fcfs, lpm"),
-        (["runtime.radix_min_len=256"], "write runtime.radix_min_len=0"),
-        (["runtime.kv_cache_dtype=fp16"], "runtime.kv_cache_dtype=fp16: sglang 0.5.18 has none of this kind"),
-        (["engine=vllm", "runtime.schedule_policy=lpm"], "no equivalent in vllm 0.32.0"),
-        (["engine=vllm", "runtime.quantization=w8a8_int8"], "allowed: null, fp8"),
+        ("sglang", "engine.extra_args.page_size=3", "write runtime.page_size in its place"),
+        ("sglang", "engine.extra_args.max_num_seqs=3", "no flag --max-num-seqs; write runtime.max_running_requests"),
+        ("sglang", "engine.extra_args.device_groups=x", "has no flag --device-groups; write groups"),
+        ("sglang", "engine.extra_args.attention-backnd=x", "did you mean '--attention-backend'?"),
+        ("sglang", "engine.extra_args.stream_interval=x", "'x' is not an integer"),
+        ("sglang", "engine.extra_args.sampling_backend=tritn", "'tritn' is not allowed"),
+        ("sglang", "engine.extra_args.cuda_graph_max_bs=8", "deprecated --cuda-graph-max-bs; write --cuda-graph-max"),
+        ("sglang", "engine.extra_args.enable_hicache=true", "write --enable-hierarchical-cache"),
+        ("sglang", "engine.extra_args.api_key=x", "write server.api_key in its place"),
+        ("sglang", "engine.version=0.4", "no table of the flags of sglang 0.4; it has 0.5.18, 0.5.23"),
+        ("sglang", "runtime.schedule_policy=shortest_prompt_first", "in sglang 0.5.18; choose one of fcfs, lpm"),
+        ("sglang", "runtime.radix_min_len=256", "write runtime.radix_min_len=0"),
+        ("sglang", "runtime.kv_cache_dtype=fp16", "runtime.kv_cache_dtype=fp16: sglang 0.5.18 has none of this kind"),
+        ("vllm", "runtime.schedule_policy=lpm", "no equivalent in vllm 0.32.0"),
+        ("vllm", "runtime.quantization=w8a8_int8", "allowed: null, fp8"),
     ],
 )
-def test_what_the_version_has_not_is_refused_in_its_words(words: list[str], told: str) -> None:
+def test_what_the_version_has_not_is_refused_in_its_words(engine: str, word: str, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        command("engine=sglang", "chip=h100", "model=qwen7b", *words)
+        command(engine, "h100", word)
     assert told in str(refused.value)
+
+
+def test_a_flag_that_is_gone_is_named_anew() -> None:
+    with pytest.raises(ConfigError, match=r"0.5.23 has no flag --cuda-graph-max-bs; write --cuda-graph-max-bs-decode"):
+        command("sglang", "h100", "engine.version=0.5.23", "engine.extra_args.cuda_graph_max_bs=8")
 
 
 def test_a_later_version_has_the_policy_for_short_prompts() -> None:
     words = ("engine.version=0.5.23", "runtime.schedule_policy=shortest_prompt_first")
-    assert value(command("engine=sglang", "chip=h100", "model=qwen7b", *words), "--schedule-policy") == (
-        "shortest-prefill-first"
-    )
+    assert value(command("sglang", "h100", *words), "--schedule-policy") == ("shortest-prefill-first")
 
 
 def test_a_dry_run_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:

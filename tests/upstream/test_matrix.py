@@ -89,7 +89,7 @@ def test_composed_command_lines_are_ones_that_the_tables_take(chip: str) -> None
     # One model each; the whole matrix takes minutes.
     model = MODELS[CHIPS.index(chip) % len(MODELS)]
     added = {"--attention-backend": "kunlun"} if chip.startswith("kunlun") else {}
-    for target in TARGETS:
+    for target in (TARGETS[0], TARGETS[-1]):
         parser = parser_of(flag_table(*target), added)
         assert len([parser.parse_args(each.argv[3:]) for each in commands(*target, chip, [model])]) == RUNTIMES
 

@@ -1,0 +1,176 @@
+"""sglk's router before engines elsewhere: a server of its own, and others that it finds by their URLs."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sglk.bench.target import LaunchedServer
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
+from sglk.errors import ConfigError
+from sglk.server.gateway import all_elsewhere
+from sglk.testing.tiny import write_tiny_model
+from tests.upstream.stand_ins import client, stand_in
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def gpu(folder: Path) -> Iterator[str]:
+    with stand_in(folder, "gpu") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> Iterator[str]:
+    with stand_in(folder, "other") as url:
+        yield url
+
+
+def gateway(folder: Path, name: str, *words: str) -> LaunchedServer:
+    given = [*words, "server.served_model_name=m", "profiles=none"]
+    return LaunchedServer(given, log=folder / f"{name}.log", timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, gpu: str, other: str) -> Iterator[httpx.Client]:
+    groups = f"groups=[{{name: gpu, url: '{gpu}', weight: 80}}, {{name: other, url: '{other}/v1', weight: 20}}]"
+    with gateway(folder, "two", groups, "router.step_timeout_s=1") as server, client(server.url) as http:
+        yield http
+
+
+def ask(http: httpx.Client, prompt: str, **fields: Any) -> httpx.Response:
+    return http.post("/v1/completions", json={"model": "m", "prompt": prompt, **fields})
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    over_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < over_s, what
+        time.sleep(0.02)
+
+
+def picks(http: httpx.Client) -> dict[str, int]:
+    groups = http.get("/admin/groups").json()["groups"]
+    return {group["name"]: sum(each["picks"] for each in group["replicas"]) for group in groups}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_comes_byte_for_byte(two: httpx.Client, gpu: str, stream: bool) -> None:
+    with client(gpu) as direct:
+        expected = ask(direct, "hello", stream=stream)
+    answer = ask(two, "hello", stream=stream)
+    assert (answer.status_code, answer.content) == (200, expected.content)
+    assert answer.headers["content-type"] == expected.headers["content-type"]
+
+
+def test_what_an_engine_refuses_comes_as_it_is_and_opens_no_breaker(two: httpx.Client) -> None:
+    before = sum(picks(two).values())
+    for _ in range(5):
+        answer = ask(two, "refuse this")
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "too long")
+    assert sum(picks(two).values()) == before + 5
+    replicas = [each for group in two.get("/admin/groups").json()["groups"] for each in group["replicas"]]
+    assert {each["breaker"] for each in replicas} == {"closed"}
+
+
+@pytest.mark.parametrize("order", ["cut", "stall"])
+def test_a_stream_that_breaks_off_ends_with_an_error_and_without_done(two: httpx.Client, order: str) -> None:
+    text = ask(two, f"{order} it", stream=True).text
+    assert "[DONE]" not in text
+    assert '"type":"server_error"' in text.splitlines()[-2]
+    told = {"cut": "ended its stream before it was complete", "stall": "its stream has said nothing for 1"}
+    assert told[order] in text
+
+
+def test_a_client_that_leaves_ends_its_request_at_the_engine(two: httpx.Client, gpu: str, other: str) -> None:
+    with client(gpu) as first, client(other) as second:
+        before = sum(each.get("/seen").json()["aborted"] for each in (first, second))
+        with two.stream("POST", "/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}) as answer:
+            next(answer.iter_bytes())
+        wait_for(
+            lambda: sum(each.get("/seen").json()["aborted"] for each in (first, second)) == before + 1, "it is aborted"
+        )
+    wait_for(
+        lambda: all(not group["open_requests"] for group in two.get("/admin/groups").json()["groups"]), "it is over"
+    )
+
+
+def test_the_weights_hold_and_a_way_back_exists(two: httpx.Client) -> None:
+    two.patch("/admin/groups/weights", json={"gpu": 100, "other": 0})
+    before = picks(two)
+    for _ in range(5):
+        assert ask(two, "hello").status_code == 200
+    assert picks(two) == {"gpu": before["gpu"] + 5, "other": before["other"]}
+    two.post("/admin/groups/rollback").raise_for_status()
+    two.post("/admin/groups/gpu/drain").raise_for_status()
+    assert ask(two, "hello").status_code == 200
+    assert picks(two)["other"] == before["other"] + 1
+    two.post("/admin/groups/gpu/undrain").raise_for_status()
+
+
+def test_a_conversation_stays_where_it_began(two: httpx.Client) -> None:
+    before = picks(two)
+    for _ in range(6):
+        two.post("/v1/completions", json={"model": "m", "prompt": "hi"}, headers={"x-session-id": "abc"})
+    moved = {name: count - before[name] for name, count in picks(two).items()}
+    assert sorted(moved.values()) == [0, 6]
+
+
+def test_figures_are_told_for_each_group(two: httpx.Client) -> None:
+    wait_for(lambda: 'sglk_running_requests{group="gpu",model="m",replica="gpu/0"} 2.0' in two.get("/metrics").text, "")
+    text = two.get("/metrics").text
+    assert 'sglk_time_to_first_token_seconds_count{group="gpu",model="m",replica="gpu/0"}' in text
+    assert 'sglk_kv_capacity_tokens{group="other",model="m",replica="other/0"} 4096.0' in text
+    assert two.get("/health_generate").status_code == 200
+    assert two.get("/v1/models").json()["data"][0]["id"] == "m"
+    assert two.get("/dashboard").status_code == 200
+
+
+def test_another_group_takes_over_what_has_not_begun(folder: Path, gpu: str) -> None:
+    with stand_in(folder, "failing", STAND_IN_FAILS_AFTER="1") as failing:
+        groups = f"groups=[{{name: bad, url: '{failing}', weight: 1000}}, {{name: good, url: '{gpu}'}}]"
+        with gateway(folder, "failover", groups) as server, client(server.url) as http:
+            for stream in (False, True):
+                assert "error" not in ask(http, "hello", stream=stream).text
+            bad = http.get("/admin/groups").json()["groups"][0]["replicas"][0]
+            assert (bad["ended"], bad["moved"]) == ({"failed": 2}, 2)
+
+
+def test_a_server_of_sglk_is_a_group_as_well(folder: Path) -> None:
+    model = write_tiny_model(folder / "tiny")
+    with LaunchedServer(
+        [f"model={model}", "server.served_model_name=m", "profiles=none"], log=folder / "native.log"
+    ) as far:
+        body = {"model": "m", "prompt": [5, 6, 7], "max_tokens": 6, "temperature": 0}
+        with gateway(folder, "far", f"groups=[{{name: far, url: '{far.url}'}}]") as server:
+            with client(far.url) as direct, client(server.url) as http:
+                expected = direct.post("/v1/completions", json=body).json()["choices"]
+                assert http.post("/v1/completions", json=body).json()["choices"] == expected
+                ids = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 6, "temperature": 0}}
+                assert http.post("/generate", json=ids).json()["output_ids"]
+            far.close()
+            with client(server.url) as http:
+                wait_for(lambda: http.get("/health").status_code == 503, "it is missed")
+                assert "far" in http.get("/health").json()["reason"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ("[{name: a, url: 'ftp://x'}]", "does not begin with http"),
+        ("[{name: a, url: 'http://x:1', devices: ['cpu:0']}]", "leave out devices"),
+        ("[{name: a, api_key_file: 'x', devices: ['cpu:0']}]", "has an api_key_file and no url"),
+        ("[{name: a, url: 'http://x:1'}, {name: b, devices: ['cpu:0']}]", "start a second `sglk serve` for the former"),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused(groups: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        all_elsewhere(replica_configs(compose("serve", [f"groups={groups}"])))

@@ -1,0 +1,131 @@
+"""Launched engines: their start, their end, and what is left of them."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sglk.bench.target import LaunchedServer
+from sglk.config.compose import compose
+from sglk.config.fleet import ReplicaConfig, alone
+from sglk.errors import ConfigError, RunError
+from sglk.upstream.launch import launch, launch_all
+from sglk.upstream.output import OutputRelay
+from tests.upstream.stand_ins import is_running, path_with_stand_in
+
+
+@pytest.fixture
+def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaConfig:
+    monkeypatch.setenv("PYTHONPATH", path_with_stand_in())
+    # Nobody listens there: whoever asked it would get no answer.
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    words = ["engine=sglang", "model.package=null", "model.hub_id=org/m", f"engine.logs={tmp_path}", "profiles=none"]
+    return alone(compose("serve", words).config)[0]
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    over_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < over_s, what
+        time.sleep(0.02)
+
+
+def test_an_engine_is_ready_with_its_first_token_and_stops_with_its_workers(
+    replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
+    engine = launch(replica)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()[:2]]
+    assert engine.is_alive
+    assert all(map(is_running, pids))
+    wait_for(lambda: engine.stats().kv_capacity_tokens == 4096, "its figures are read")
+    assert (engine.stats().running_requests, engine.stats().queued_requests) == (2, 1)
+    os.kill(pids[0], signal.SIGKILL)
+    wait_for(lambda: not engine.is_alive, "its end shows")
+    assert "was killed by signal 9" in str(engine.failure)
+    engine.shutdown()
+    assert not any(map(is_running, pids))
+
+
+def test_an_early_exit_is_told_at_once_with_the_last_words(
+    replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_START", "exit")
+    with pytest.raises(RunError) as told:
+        launch(replica)
+    for part in ("sglang group0/0 exited with code 1", "torch.OutOfMemoryError: 3 GiB are not there", "group0-0.log"):
+        assert part in str(told.value)
+
+
+def test_an_engine_that_never_answers_is_given_up(replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_START", "hang")
+    impatient = replace(replica.config, engine=replace(replica.config.engine, start_timeout_s=0.5))
+    with pytest.raises(
+        RunError, match=r"gave no token within engine.start_timeout_s=0.5 s.*its last words: loading org/m"
+    ):
+        launch(replace(replica, config=impatient))
+
+
+def test_when_one_of_several_fails_none_is_left(
+    replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
+    nowhere = replace(replica.group, name="gone", devices=[], url="http://127.0.0.1:9")
+    with pytest.raises(RunError, match=r"gone/0: the server at http://127.0.0.1:9 does not generate"):
+        launch_all([replica, ReplicaConfig("gone/0", nowhere, replica.config)])
+    started = (tmp_path / "pids").read_text().split()[:2] if (tmp_path / "pids").exists() else []
+    assert not any(is_running(int(pid)) for pid in started)
+
+
+def test_another_version_or_none_is_said_before_anything_starts(
+    replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = replace(replica.config, engine=replace(replica.config.engine, version="0.5.23"))
+    with pytest.raises(
+        ConfigError, match=r"has sglang 0.5.18, the command is made for 0.5.23; write engine.version=0.5.18"
+    ):
+        launch(replace(replica, config=newer))
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(ConfigError, match=r"sglang is not installed for .*-m pip install sglang==0.5.18"):
+        launch(replica)
+
+
+def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", path_with_stand_in())
+    monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
+    words = ["engine=sglang", "model.package=null", "model.hub_id=org/m", f"engine.logs={tmp_path}", "profiles=none"]
+    with LaunchedServer(words, log=tmp_path / "serve.log") as server:
+        info = server.server_info()
+        assert info is not None
+        assert (info["engine"], info["versions"]["sglang"]) == ("sglang", "0.5.18")
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()[:2]]
+        assert all(map(is_running, pids))
+        os.kill(info["pid"], signal.SIGKILL)
+        wait_for(lambda: not any(map(is_running, pids)), "the engine and its worker end with the server")
+
+
+def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "engine.log"
+    source, sink = os.pipe()
+    relay = OutputRelay(source, log, "a/0", max_bytes=1000)
+    with caplog.at_level("INFO"):
+        relay.start()
+        for number in range(3):
+            os.write(sink, f"line {number}, {'x' * 900}\n".encode())
+            line = f"line {number}".encode()
+            wait_for(lambda line=line: log.exists() and line in log.read_bytes(), "a line is in the log")
+        os.write(sink, b"  0%\r 50%\r100%\nno end of line")
+        os.close(sink)
+        relay.join(10)
+    assert caplog.messages[0].startswith("a/0 | line 0, x")
+    assert caplog.messages[-2:] == ["a/0 | 100%", "a/0 | no end of line"]
+    assert log.read_bytes().endswith(b"no end of line")
+    assert {file.name: file.stat().st_size <= 1000 for file in tmp_path.iterdir()} == {
+        "engine.log": True,
+        "engine.log.1": True,
+    }
