@@ -10,21 +10,30 @@ from sglk.server.request_record import ids_told_of
 FACTS = "facts"
 """Attribute of a log record that carries its fields; in JSON they stand beside the message."""
 
+# ASCII's and Latin-1's control characters, by which a terminal does more than show, and Unicode's ends of lines.
+_ESCAPED = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
 SHOWN = 8
 """Requests that a line for people names at most."""
 
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL logger: message [request ids]`."""
+    """`time LEVEL logger: message [request ids]`, and tracebacks further in: only a record begins a line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        # A message may repeat what a client sent, which shall not look like a line of its own.
+        record.message = record.message.translate(_ESCAPED)
         ids, line = ids_told_of(), super().formatMessage(record)
         more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
         return f"{line} [{', '.join(ids[:SHOWN])}{more}]" if ids else line
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback."""
+        return "\n".join(f"    {line.translate(_ESCAPED)}" for line in super().formatException(ei).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):

@@ -199,6 +199,21 @@ def test_a_client_that_leaves_is_an_abortion(lines: Lines) -> None:
         wait_until(lambda: " aborted in " in lines.text)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", "\x1b[2K"])
+def test_what_a_message_repeats_cannot_begin_a_line_of_its_own(end: str) -> None:
+    forged = f"x{end}2026-01-01 00:00:00,000 ERROR sglk: forged"
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "no %s", (forged,), (ValueError, error, None))
+    first, *traceback = TextFormatter().format(record).splitlines()
+    assert "forged" in first
+    assert traceback
+    assert all(line.startswith("    ") for line in traceback)
+    assert "\x1b" not in "".join([first, *traceback])
+    assert json.loads(JsonFormatter().format(record))["message"] == f"no {forged}"
+
+
 def test_an_exception_is_one_line_of_json() -> None:
     try:
         raise ValueError("two\nlines \ud800")
