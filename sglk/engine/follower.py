@@ -73,9 +73,12 @@ class Follower:
         except OSError:
             return True
 
-    def wait(self) -> str:
-        """Return, when the process has ended, in which way."""
+    def wait(self) -> None:
+        """Return when the process has ended."""
         self._child.wait()
+
+    def last_words(self) -> str:
+        """Return in which way the process has ended; its log is there until `stop`."""
         try:
             self._child.check()
         except RunError as error:

@@ -180,10 +180,10 @@ class ParallelRunner:
         return f"{ranks} not answered for {self._first.ranks.patience_s:.3g} s"
 
     def _wait_for_end(self, follower: Follower) -> None:
-        words = follower.wait()
+        follower.wait()
         if self._closed or self._ended.is_set():
             return
-        self._loss = words
+        self._loss = words = follower.last_words()
         self._ended.set()
         logger.error("%s", words)
         if self._on_lost is not None:

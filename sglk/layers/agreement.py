@@ -13,7 +13,7 @@ from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.schemes import LinearScheme
 from sglk.layers.weights import LayerContext
 
-SPARE = 32
+SPARE = 16
 """Columns behind the inputs: as many as keep a width on the borders that the libraries of chips ask for."""
 
 
