@@ -9,13 +9,15 @@ from typing import Literal
 
 from sglk.cluster.group import DeviceGroup
 from sglk.cluster.router import Router
-from sglk.cluster.slo import Limit, broken
+from sglk.cluster.slo import Breach, Limit, broken
 from sglk.cluster.weights import WeightsChanged
 from sglk.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
 RampState = Literal["moving", "done", "rolled_back", "stopped"]
+
+GROUP_DOWN = "group_down"
 
 MIN_REQUESTS = 20
 """Requests since the last step before the group is judged by its latencies and errors; without them no step follows."""
@@ -57,6 +59,8 @@ class Ramp:
         self.state: RampState = "moving"
         self.reason = ""
         """Why it ended, or what it waits for."""
+        self.broken_by = ""
+        """What made it go back: a figure of its limits, or GROUP_DOWN."""
         self._router = router
         self._clock = clock
         self._group = router.group(plan.group)
@@ -90,8 +94,9 @@ class Ramp:
         judged = figures["requests"] >= self.plan.min_requests
         trouble = self._trouble(figures, judged)
         if trouble is not None:
-            self._router.rollback(f"ramp of {self.plan.group}: {trouble}", source="ramp", if_number=self._last)
-            self._end("rolled_back", trouble)
+            self._router.rollback(f"ramp of {self.plan.group}: {trouble.told}", source="ramp", if_number=self._last)
+            self.broken_by = trouble.figure
+            self._end("rolled_back", trouble.told)
         elif elapsed_s < self.plan.every_s:
             return
         elif self.plan.limits and self.plan.to > self.share > 0 and not judged:
@@ -112,9 +117,9 @@ class Ramp:
     def _has_further(self) -> bool:
         return not math.isclose(self.share, self.plan.to, abs_tol=1e-9)
 
-    def _trouble(self, figures: Mapping[str, float], judged: bool) -> str | None:
+    def _trouble(self, figures: Mapping[str, float], judged: bool) -> Breach | None:
         if self._group.trouble is not None and self.share > 0:
-            return f"the group takes no requests: {self._group.trouble}"
+            return Breach(GROUP_DOWN, f"the group takes no requests: {self._group.trouble}")
         return broken(self.plan.limits, figures) if judged else None
 
     def _step(self) -> None:

@@ -53,11 +53,21 @@ def _limit(text: str) -> Limit:
     return Limit(figure, most, text.strip())
 
 
-def broken(limits: Sequence[Limit], figures: Mapping[str, float]) -> str | None:
-    """Return which of `limits` the figures break, in words; None when they keep all that can be judged."""
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit that was not kept."""
+
+    figure: str
+    """Which one; one of few words."""
+    told: str
+    """The same in full."""
+
+
+def broken(limits: Sequence[Limit], figures: Mapping[str, float]) -> Breach | None:
+    """Return the first of `limits` that the figures break; None when they keep all that can be judged."""
     for limit in limits:
         value = figures.get(limit.figure)
         if value is not None and value > limit.most:
             told = f"{value:.2%}" if limit.figure == "error_rate" else f"{value:.3g} s"
-            return f"{limit.figure} is {told}, the limit is {limit.text}"
+            return Breach(limit.figure, f"{limit.figure} is {told}, the limit is {limit.text}")
     return None

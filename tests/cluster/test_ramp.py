@@ -5,7 +5,7 @@ import pytest
 from sglk.cluster.ramp import Ramp, RampPlan, shares_with
 from sglk.cluster.recent import End, Recent, percentile
 from sglk.cluster.router import Router
-from sglk.cluster.slo import broken, parse_slo
+from sglk.cluster.slo import Breach, broken, parse_slo
 from sglk.cluster.weights import HISTORY_LENGTH
 from sglk.errors import RequestError
 from sglk.testing.scripted import ScriptedRunner
@@ -238,7 +238,8 @@ def test_limits_are_read_in_their_units_and_only_values_above_them_break() -> No
     limits = parse_slo(" ttft_p99 < 1500ms , error_rate<=0.02 ")
     assert [(limit.figure, limit.most) for limit in limits] == [("ttft_p99", 1.5), ("error_rate", 0.02)]
     assert broken(limits, {"ttft_p99": 1.5, "error_rate": 0.02}) is None
-    assert broken(limits, {"error_rate": 0.021}) == "error_rate is 2.10%, the limit is error_rate<=0.02"
+    breach = broken(limits, {"error_rate": 0.021})
+    assert breach == Breach("error_rate", "error_rate is 2.10%, the limit is error_rate<=0.02")
 
 
 def test_recent_figures_are_those_of_the_window() -> None:
