@@ -103,8 +103,11 @@ class FleetCollector(Collector):
             bad.add_metric((self._model,), self._fleet.weights_file.error is not None)
             yield bad
         if self._fleet.ramp is not None:
-            rolled = GaugeMetricFamily("sglk_ramp_rolled_back", "1 = the last ramp broke its limits.", labels=labels)
-            rolled.add_metric((self._model, self._fleet.ramp.plan.group), self._fleet.ramp.state == "rolled_back")
+            ramp = self._fleet.ramp
+            rolled = GaugeMetricFamily(
+                "sglk_ramp_rolled_back", "1 = the last ramp went back, for this reason.", labels=(*labels, "reason")
+            )
+            rolled.add_metric((self._model, ramp.plan.group, ramp.broken_by), ramp.state == "rolled_back")
             yield rolled
 
     def _values(self, replica: str) -> tuple[str, str, str]:
