@@ -439,6 +439,22 @@ def test_a_ramp_is_followed_shown_and_stopped(pair: Served) -> None:
     error_of(pair.post("/admin/ramp", {**plan, "step": "much"}), 400)
 
 
+def test_a_ramp_that_breaks_its_limits_goes_back_with_the_reason_in_log_and_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runners = {"a": answering("a"), "b": answering("bbbb", spoils=lambda row: "sick" if row.num_generated else None)}
+    with serving(runners, weights={"a": 90, "b": 10}, router={"breaker_failures": 99}) as served:
+        plan = {"group": "b", "to": 80, "step": 40, "every_s": 3600, "slo": "error_rate<1%", "min_requests": 2}
+        admin(served, "POST", "ramp", plan)
+        for _ in range(8):
+            served.post("/v1/completions", {"prompt": "x", "temperature": 0})
+        wait_until(lambda: admin(served, "GET", "ramp")["state"] == "rolled_back")
+        assert admin(served, "GET", "groups")["weights"]["percent"] == {"a": 90, "b": 10}  # type: ignore[index]
+        told = 'sglk_ramp_rolled_back{group="b",model="tiny",reason="error_rate"} 1.0'
+        assert told in served.get("/metrics").text
+    assert "ramp of group b: rolled back (error_rate is 100.00%, the limit is error_rate<1%)" in caplog.text
+
+
 def test_metrics_tell_groups_and_replicas_apart(pair: Served) -> None:
     for _ in range(5):
         ask(pair)
