@@ -74,7 +74,7 @@ def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
             allow_origins=server.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-request-id", deployment.config.router.session_header],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "retry-after"],
         )
     app.add_middleware(CountRequests, counters=deployment.counters)
     app.add_middleware(RecordRequests, on_end=on_end)
