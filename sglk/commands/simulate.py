@@ -42,15 +42,13 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed: Composed[SimulateConfig] = compose("simulate", flags.arguments, flags.config_dir)
     config = composed.config
-    if config.bench.url is not None:
-        raise ConfigError(f"bench.url={config.bench.url} is a running server, and a simulation asks none; leave it out")
     check_output(config.bench.output)
     warn(composed.warnings)
     composed = place(composed, flags.config_dir).composed
     replicas = place(_side_by_side(composed), flags.config_dir).replicas
     started, began = datetime.now(timezone.utc), time.perf_counter()
     command = command_line("simulate", arguments)
-    record = simulate(config, replicas, calibration=config.calibration, command=command)
+    record = simulate(config, replicas, calibration=config.calibration, what_if=config.simulate, command=command)
     taken_s = time.perf_counter() - began
     if "--json" in flags.switches:
         print(record.to_json())

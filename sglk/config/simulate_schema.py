@@ -8,10 +8,14 @@ from sglk.config.bench_schema import BenchConfig
 
 @dataclass
 class WhatIfConfig:
-    """A deployment other than the composed one."""
+    """A deployment other than the composed one, and the way to it."""
 
     replicas: Optional[int] = None
     """Engines side by side, each on `runtime.tp_size` devices; null = as `groups` says."""
+    arrival_s: Optional[float] = None
+    """From a request's sending to the engine's queue, one request after another; null = as calibrated, or else 2 ms."""
+    delivery_s: Optional[float] = None
+    """From the end of a step to the client; null = as calibrated, or else 1 ms."""
 
 
 @dataclass

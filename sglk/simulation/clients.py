@@ -12,7 +12,7 @@ from sglk.bench.workload import Conversation, Turn
 from sglk.config.bench_schema import WorkloadConfig
 from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.errors import RequestError
-from sglk.simulation.deployment import VirtualDeployment
+from sglk.simulation.deployment import VirtualDeployment, Way
 from sglk.simulation.words import end_ids, message_ids
 
 
@@ -50,13 +50,16 @@ class Clients:
     """Sends every request of a workload to a deployment."""
 
     def __init__(
-        self, deployment: VirtualDeployment, workload: WorkloadConfig, vocab_size: int, timeout_s: float
+        self, deployment: VirtualDeployment, way: Way, workload: WorkloadConfig, vocab_size: int, timeout_s: float
     ) -> None:
         self.records: list[RequestRecord] = []
         """Of the requests that have ended."""
         self.replicas: dict[int, str] = {}
         """Replica that answered each request, by index."""
         self._deployment = deployment
+        self._way = way
+        self._entry_free_s = 0.0
+        """When the last request that was sent has passed the server's entry."""
         self._clock = deployment.clock
         self._workload = workload
         self._vocab_size = vocab_size
@@ -117,11 +120,8 @@ class Clients:
         talk.ids += prompt.token_ids or message_ids(prompt.messages, self._vocab_size)
         call = _Call(talk, str(talk.index + talk.place), due_s)
         self._open[call.request_id] = call
-        delay_s = self._deployment.arrival_s
-        if delay_s:
-            self._clock.after(delay_s, lambda: self._submit(call))
-        else:
-            self._submit(call)
+        self._entry_free_s = max(self._clock.now, self._entry_free_s) + self._way.arrival_s
+        self._clock.at(self._entry_free_s, lambda: self._submit(call))
         self._clock.after(self._timeout_s, lambda: self._give_up(call))
 
     def _submit(self, call: _Call) -> None:
@@ -142,12 +142,8 @@ class Clients:
             return
         self.replicas[call.talk.index + call.talk.place] = output.replica
         times_s = self._deployment.times.pop(call.request_id)
-        delay_s = self._deployment.delivery_s
-        times_s = [at + delay_s for at in times_s] if delay_s else times_s
-        if delay_s:
-            self._clock.after(delay_s, lambda: self._end(call, "ok", times_s[-1], times_s))
-        else:
-            self._end(call, "ok", times_s[-1], times_s)
+        seen_s = [at + self._way.delivery_s for at in times_s]
+        self._clock.at(seen_s[-1], lambda: self._end(call, "ok", seen_s[-1], seen_s))
 
     def _give_up(self, call: _Call) -> None:
         if self._open.get(call.request_id) is not call:

@@ -37,6 +37,17 @@ class PlannedDevice:
 
 
 @dataclass(frozen=True)
+class Way:
+    """What lies between a client and the engines, in seconds; on its own a server on the same machine."""
+
+    arrival_s: float = 0.002
+    """From a request's sending to the engine's queue. Requests that come together pass one after another: a server
+    reads them in one thread, and their client writes them in one."""
+    delivery_s: float = 0.001
+    """From the end of a step to the client."""
+
+
+@dataclass(frozen=True)
 class VirtualReplica:
     """One engine of the deployment."""
 
@@ -71,14 +82,10 @@ class VirtualDeployment:
         )
 
     @property
-    def arrival_s(self) -> float:
-        """From a client's request to the queue of an engine; where replicas differ, that of the first."""
-        return self.replicas[0].cost.arrival_s
-
-    @property
-    def delivery_s(self) -> float:
-        """From the end of a step to the client."""
-        return self.replicas[0].cost.delivery_s
+    def way(self) -> "Way":
+        """Return the way of requests and answers; where replicas differ, that of the first calibrated one."""
+        known = [each.cost for each in self.replicas if each.cost.basis.kind == "calibration"]
+        return Way(known[0].arrival_s, known[0].delivery_s) if known else Way()
 
     def _replica(self, config: ReplicaConfig, plan: ReplicaPlan) -> VirtualReplica:
         found, spec, runtime = plan.found, plan.subject.model.spec, config.config.runtime

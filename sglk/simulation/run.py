@@ -17,34 +17,48 @@ from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import TEXTS, Medium, plan, workload_dict
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.fleet import ReplicaConfig
+from sglk.config.simulate_schema import WhatIfConfig
 from sglk.errors import ConfigError
 from sglk.planner.calibration.find import AUTO
 from sglk.simulation.clients import Clients
 from sglk.simulation.clock import VirtualClock
-from sglk.simulation.deployment import VirtualDeployment, VirtualReplica
+from sglk.simulation.deployment import VirtualDeployment, VirtualReplica, Way
 from sglk.simulation.words import TEMPLATE_TOKENS
 
 _COUNTERS = ("prompt_tokens", "cached_prompt_tokens", "generated_tokens", "steps", "retractions", "evicted_tokens")
 
 
 def simulate(
-    config: BenchConfig, replicas: Sequence[ReplicaConfig], *, calibration: str = AUTO, command: str | None = None
+    config: BenchConfig,
+    replicas: Sequence[ReplicaConfig],
+    *,
+    calibration: str = AUTO,
+    what_if: WhatIfConfig | None = None,
+    command: str | None = None,
 ) -> Record:
     """Return the record of the workload of `config` on `replicas`, marked as simulated.
 
-    `calibration` is `auto`, `none` or a file. The prefix caches are empty at the beginning. The same configuration
-    gives the same record but for the date. Raises CapacityError for a deployment that cannot start, ConfigError where
-    figures of a chip are missing and for a workload that does not fit.
+    `calibration` is `auto`, `none` or a file; of `what_if` the way between clients and engines counts. The prefix
+    caches are empty at the beginning. The same configuration gives the same record but for the date. Raises
+    CapacityError for a deployment that cannot start, ConfigError where figures of a chip are missing and for a workload
+    that does not fit.
     """
     deployment = VirtualDeployment(replicas, config.router, VirtualClock(), calibration)
     vocab_size = min(each.engine.core.limits.vocab_size for each in deployment.replicas)
     medium = _medium(config, vocab_size)
     conversations = plan(config.workload, medium, _salt(config) or "").measured
     _check_context(config, deployment, max(map(medium.least_tokens, conversations)))
-    clients = Clients(deployment, config.workload, vocab_size, config.bench.timeout_s)
+    clients = Clients(
+        deployment, _way(deployment.way, what_if or WhatIfConfig()), config.workload, vocab_size, config.bench.timeout_s
+    )
     with _uncollected():
         requests = clients.run(conversations)
     return _record(config, deployment, medium, requests, clients.replicas, command)
+
+
+def _way(own: Way, what_if: WhatIfConfig) -> Way:
+    arrival_s, delivery_s = what_if.arrival_s, what_if.delivery_s
+    return Way(own.arrival_s if arrival_s is None else arrival_s, own.delivery_s if delivery_s is None else delivery_s)
 
 
 @contextmanager
@@ -166,9 +180,7 @@ def _groups(
                 replicas=len(replicas),
                 devices=len(replicas) * first.plan.found.tp_size,
                 requests=len(own),
-                busy_share=round(sum(each.engine.busy_s for each in replicas) / len(replicas) / span_s, 6)
-                if span_s
-                else 0.0,
+                busy_share=_busy_share(replicas, span_s),
                 kv_capacity_tokens=first.engine.core.pool.num_tokens,
                 weights_bytes=first.plan.found.weights.total,
                 runtime=asdict(first.plan.config.runtime),
@@ -178,6 +190,12 @@ def _groups(
             )
         )
     return found
+
+
+def _busy_share(replicas: Sequence[VirtualReplica], span_s: float) -> float:
+    # A step for requests that were given up may end after the last client has left.
+    shares = [min(1.0, each.engine.busy_s / span_s) for each in replicas] if span_s else [0.0]
+    return round(sum(shares) / len(shares), 6)
 
 
 def _stats(replicas: Sequence[VirtualReplica]) -> dict[str, float]:

@@ -1,0 +1,22 @@
+"""Rules of a simulation."""
+
+import math
+from collections.abc import Iterator
+
+from sglk.config.ranges import at_least
+from sglk.config.simulate_schema import SimulateConfig
+
+
+def simulation_problems(config: SimulateConfig) -> Iterator[str]:
+    """Yield what is wrong with what is to be simulated."""
+    yield from at_least("simulate.replicas", config.simulate.replicas, 1)
+    for name in ("arrival_s", "delivery_s"):
+        value = getattr(config.simulate, name)
+        if value is not None and not 0 <= value < math.inf:
+            yield f"simulate.{name}={value:g} is not a time; give seconds from 0 up"
+    if config.engine.name != "native":
+        yield f"engine={config.engine.name} has a scheduler of its own, which cannot be simulated; leave out engine"
+    if config.bench.url is not None:
+        yield f"bench.url={config.bench.url} is a running server, and a simulation asks none; leave it out"
+    if not config.calibration:
+        yield "calibration is empty; write auto, none or the path of a file"

@@ -1,0 +1,162 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglk.bench.record import Record
+from sglk.cli import main
+
+WORDS = ("chip=h100", "model=qwen7b", "runtime.tp_size=1", "profiles=none", "calibration=none")
+SMALL = ("workload.num_requests=12", "workload.input_len=64", "workload.output_len=8", "workload.concurrency=4")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def simulated(*words: str) -> Record:
+    assert main(["simulate", *WORDS, *SMALL, *words, "bench.output=record.json"]) == 0
+    return Record.load_file(Path("record.json"))
+
+
+def without_dates(text: str) -> str:
+    return re.sub(r'"(id|created)": "[^"]*?(-\w+)?"', r"\1\2", text)
+
+
+def test_a_record_is_that_of_a_benchmark_marked_as_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    record = simulated()
+    assert record.kind == "simulated"
+    assert record.valid
+    assert record.counts.completed == 12
+    assert {request.completion_tokens for request in record.requests} == {8}
+    assert all(len(request.itl_s) == 7 for request in record.requests)
+    assert record.simulated_groups is not None
+    (group,) = record.simulated_groups
+    assert (group.cost.kind, group.cost.name, group.cost.error) == ("roofline", "h100", None)
+    assert group.requests == 12
+    shown = capsys.readouterr().out
+    assert "simulated random on qwen7b, chip h100" in shown
+    assert "roofline, not calibrated" in shown
+
+
+def test_the_same_seed_gives_the_same_record_to_the_byte() -> None:
+    words = ("workload=chat", "workload.range_ratio=0.5")
+    simulated(*words)
+    first = Path("record.json").read_text()
+    simulated(*words)
+    assert without_dates(Path("record.json").read_text()) == without_dates(first)
+    simulated(*words, "workload.seed=1")
+    assert without_dates(Path("record.json").read_text()) != without_dates(first)
+
+
+def test_a_document_is_all_that_json_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *WORDS, *SMALL, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "simulated"
+    assert not Path("runs").exists()
+
+
+def test_groups_share_the_requests_by_their_weights() -> None:
+    first_group = "{name: a, devices: ['cuda:0','cuda:1'], weight: 80}"
+    second_group = "{name: b, chip: l20, devices: ['cuda:2'], weight: 20}"
+    record = simulated(f"groups=[{first_group}, {second_group}]", "workload.num_requests=40")
+    assert record.simulated_groups is not None
+    first, second = record.simulated_groups
+    assert [(each.chip, each.replicas, each.weight, each.requests) for each in (first, second)] == [
+        ("h100", 2, 80.0, 32),
+        ("l20", 1, 20.0, 8),
+    ]
+    slower, faster = second.summary["tpot_s_p50"], first.summary["tpot_s_p50"]
+    assert slower is not None
+    assert faster is not None
+    assert slower > faster
+
+
+def test_more_replicas_serve_more() -> None:
+    one = simulated("workload.num_requests=64", "workload.concurrency=32", "runtime.max_running_requests=4")
+    four = simulated(
+        "workload.num_requests=64", "workload.concurrency=32", "runtime.max_running_requests=4", "simulate.replicas=4"
+    )
+    assert four.simulated_groups is not None
+    assert four.simulated_groups[0].replicas == 4
+    rates = [record.summary["output_throughput"] or 0.0 for record in (one, four)]
+    assert rates[1] > 3 * rates[0]
+
+
+def test_a_conversation_finds_its_beginning_in_the_cache() -> None:
+    record = simulated("workload=chat", "workload.turns=4", "workload.prefix_len=128")
+    share = record.summary["cached_share"]
+    assert share is not None
+    assert share > 0.5
+    assert not any("unasked" in warning for warning in record.warnings)
+    cold = simulated("workload=chat", "workload.turns=4", "workload.prefix_len=128", "runtime.disable_radix_cache=true")
+    assert cold.summary["cached_share"] == 0.0
+
+
+def test_what_takes_too_long_is_given_up_and_its_place_is_free_again() -> None:
+    words = ("bench.timeout_s=0.6", "bench.max_failure_rate=1", "workload.output_len=64", "workload.concurrency=12")
+    record = simulated(*words, "runtime.max_running_requests=2")
+    late = [request for request in record.requests if not request.ok]
+    assert 0 < len(late) == record.counts.timeout < 12
+    assert {request.error for request in late} == {"no complete answer within 0.6 s"}
+    assert {request.e2e_s for request in late} == {0.6}
+
+
+def test_a_trace_is_replayed(tmp_path: Path) -> None:
+    rows = [(0, 600, 4, [1, 2]), (500, 600, 4, [1, 3]), (9000, 512, 4, [1])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    (tmp_path / "trace.jsonl").write_text(
+        "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+    )
+    record = simulated(
+        "workload=mooncake", "workload.file=trace.jsonl", "workload.num_requests=3", "workload.concurrency=0"
+    )
+    assert [request.sent_s for request in record.requests] == [0.0, 0.5, 9.0]
+    assert [request.cached_tokens for request in record.requests] == [0, 512, 496]
+    assert record.duration_s > 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("chip=cpu", "model=smollm2"),
+            "chip 'cpu' states no bandwidth_gb_s and no peak_tflops, so no step can be priced; run `sglk",
+        ),
+        (("model=qwen72b",), "the engine cannot start"),
+        (("workload.input_len=40000",), "asks for 40008 tokens of prompt and answer, the model takes 32768"),
+        (("calibration=none.json",), "cannot read the calibration 'none.json': No such file or directory"),
+        (("bench.url=http://localhost:1",), "is a running server, and a simulation asks none; leave it out"),
+        (("simulate.replicas=0",), "simulate.replicas=0 is too small"),
+        (("simulate.arrival_s=-1",), "simulate.arrival_s=-1 is not a time"),
+        (("simulate.replicas=2", "groups='cuda:0;cuda:1'"), "simulate.replicas and groups both say how many"),
+        (("runtime.dtype=fp7",), "runtime.dtype=fp7 is not allowed"),
+        (("simulate.replica=2",), "did you mean 'simulate.replicas'"),
+        (("workload=azure", "workload.file=absent.csv"), "cannot read workload.file='absent.csv'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_way_out(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *WORDS, *SMALL, *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_too_many_failures_are_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *WORDS, *SMALL, "bench.timeout_s=0.001"]) == 1
+    assert "12 of 12 requests failed" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_loaded() -> None:
+    script = (
+        "import sys; from sglk.cli import main; "
+        f"assert main({['simulate', *WORDS, *SMALL, '--json']!r}) == 0; "
+        "bad = {'torch', 'fastapi', 'optuna', 'pandas', 'httpx'} & set(sys.modules); assert not bad, bad"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
