@@ -138,10 +138,10 @@ def test_every_shipped_model_runs_scaled_down_without_files(model):
     spec = described.spec
     assert (spec.hidden_size, spec.sliding_windows, spec.moe is not None) == (64, (), bool(model.num_experts))
     network = model_class(spec.architecture)(spec, CpuBackend(num_threads=1), torch.float32)
-    network.load_weights(DummyWeights(network.weight_shapes(), 0))
     # Planning counts the same weights before it has seen a file.
     counted = num_parameters(replace(model, **small))
     assert network.weights_bytes == 4 * counted
+    network.load_weights(DummyWeights(network.weight_shapes(), 0))
     stepper = Stepper(ModelRunner(network, CpuBackend(num_threads=1), RuntimeConfig()), 16, 4)
     stepper.prefill(stepper.add([1, 2, 3]), 16)
     assert len(stepper.answer(0)) == 1

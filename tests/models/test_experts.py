@@ -66,7 +66,9 @@ def aligned(
     return moe_ops.run_experts.reference(x_TE, gate_up, down, weights, ids)
 
 
-@pytest.mark.parametrize(("experts", "provider"), [(6, "cpu"), (8, "vendor"), (62, "cpu"), (64, "vendor")])
+@pytest.mark.parametrize(
+    ("experts", "provider"), [(6, "cpu_kernels"), (8, "vendor"), (62, "cpu_kernels"), (64, "vendor")]
+)
 def test_a_kernel_runs_only_where_it_takes_the_number_of_experts(experts: int, provider: str) -> None:
     backend = CpuBackend(num_threads=1)
     backend.ops.register(moe_ops.run_experts, "vendor", aligned, multiple_of("experts", 4))
@@ -74,7 +76,7 @@ def test_a_kernel_runs_only_where_it_takes_the_number_of_experts(experts: int, p
     assert answers(runner_on(backend, config)) == oracle(config, PROMPTS, COUNT)
     [choice] = [choice for choice in backend.ops.choices() if choice.op == "run_experts"]
     assert choice.provider == provider
-    assert (choice.reason == "vendor: experts % 4 == 0") == (provider == "cpu")
+    assert (choice.reason == "vendor: experts % 4 == 0") == (provider == "cpu_kernels")
 
 
 def test_a_refused_number_of_experts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,7 +40,7 @@ def test_list_tells_who_runs_what_and_why(model: str, plugin: Path, capsys: Capt
         "throwaway-chip 0.3",
         "first choice of the backend",
     )
-    assert others["provider"] == "cpu"
+    assert others["provider"] == "cpu_kernels"
     assert others["reason"].startswith("throwaway: out_features % 64 == 0")
     assert others["decode"] == [{"calls": 2, "tokens": 2, "bias": False}]
     assert main(["ops", *words]) == 0
@@ -54,7 +54,7 @@ def test_what_the_deny_list_names_falls_back_and_is_marked(model: str, capsys: C
     denied = "backend.deny.run_experts.reason=slow"
     document = as_json(capsys, "list", "run_experts", model, denied, *SMALL)
     assert [(each["provider"], each["fallback"]) for each in document["ops"]] == [("reference", True)]
-    assert document["ops"][0]["reason"] == "cpu: denied, slow"
+    assert document["ops"][0]["reason"] == "cpu_kernels: denied, slow; cpu: denied, slow"
     assert main(["ops", "list", "run_experts", model, denied, "backend.fallback=forbid", *SMALL]) == 0
     assert "backend.fallback=forbid refuses to start" in capsys.readouterr().out
 

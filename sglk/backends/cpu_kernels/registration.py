@@ -19,7 +19,7 @@ from sglk.backends.quantised_moe import run_quantised_experts
 
 PROVIDER = "cpu_kernels"
 
-FP32, HALF = one_of("dtype", "fp32"), one_of("dtype", "bf16", "fp16")
+DTYPES = one_of("dtype", "fp32", "bf16", "fp16")
 ATTENDED = one_of("kv_dtype", "fp32", "fp16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2")
 WRITTEN = one_of("kv_dtype", "fp32", "fp16", "bf16", "int8")
 """8-bit floats are rounded by torch."""
@@ -67,14 +67,11 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
         *demands: Constraint,
         packing: Packing | None = None,
     ) -> None:
-        """`wide` are the arguments that the function wants in fp32."""
-        ops.register(op, PROVIDER, function, FP32, *demands, packing=packing)
-        ops.register(op, PROVIDER, in_fp32(function, *wide), HALF, *demands, packing=packing)
+        """`wide` are the arguments that the function wants in fp32; it computes in nothing else."""
+        ops.register(op, PROVIDER, in_fp32(function, *wide), DTYPES, *demands, packing=packing)
 
     offer(reference.linear, product.linear, (0, 2), packing=EXACT)
-    ops.register(
-        reference.embedding, PROVIDER, product.embedding, one_of("dtype", "fp32", "bf16", "fp16"), packing=EXACT
-    )
+    ops.register(reference.embedding, PROVIDER, product.embedding, DTYPES, packing=EXACT)
     offer(quantised_linear.linear_w8a16, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w4a16, product.quantised, (0, 2), *pairs, packing=QUANTISED)
     offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=INT8)

@@ -4,22 +4,27 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
+
 
 def in_fp32(run: Callable[..., Any], *positions: int) -> Callable[..., Any]:
-    """Return `run` for 16-bit arguments at these positions; what it returns is rounded to the dtype of the first.
+    """Return `run` for 16-bit tensors too: the arguments at these positions; a result gets the dtype of the first.
 
     Neither step looks at more than one number, so what holds for the bits of the fp32 kernel holds for the result's.
     """
 
     @wraps(run)
     def widened(*args: Any, **kwargs: Any) -> Any:
+        dtype = args[0].dtype
+        if dtype is torch.float32:
+            return run(*args, **kwargs)
         wide = list(args)
         for position in positions:
             if wide[position] is not None:
                 wide[position] = wide[position].float()
         result = run(*wide, **kwargs)
         if isinstance(result, tuple):
-            return tuple(each.to(args[0].dtype) for each in result)
-        return None if result is None else result.to(args[0].dtype)
+            return tuple(each.to(dtype) for each in result)
+        return None if result is None else result.to(dtype)
 
     return widened
