@@ -12,6 +12,7 @@ from sglk.config.compose import Composed, compose
 from sglk.config.groups import SIMULATED
 from sglk.config.keys import lookup
 from sglk.config.schema import GroupConfig, RuntimeConfig, ServeConfig
+from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, nearest
 
 _NOT_SHARED = (
@@ -40,6 +41,8 @@ class ReplicaConfig:
     group: GroupConfig
     config: ServeConfig
     """A deployment of this replica alone."""
+    note: str | None = None
+    """Why it has as many devices as it has, for its log; None where that was said, or is one."""
 
 
 def alone(config: ServeConfig) -> list[ReplicaConfig]:
@@ -50,43 +53,75 @@ def alone(config: ServeConfig) -> list[ReplicaConfig]:
 def replica_configs(composed: Composed[Any], config_dir: str | Path | None = None) -> list[ReplicaConfig]:
     """Return what each replica of each group serves, in the order of the groups.
 
-    Each `tp_size` devices of a group are a replica. Its chip brings its own runtime defaults and its own tuned profile;
-    the command line is stronger, and `runtime` of its group strongest. Raises ConfigError for what does not fit
-    together, devices that are to give more than all of their memory included.
+    Each `tp_size` devices of a group are a replica; where that is automatic each device is one, until
+    `sglk.planner.placement` has chosen. Its chip brings its own runtime defaults and its own tuned profile; the command
+    line is stronger, and `runtime` of its group strongest. Raises ConfigError for what does not fit together, devices
+    that are to give more than all of their memory included.
     """
-    replicas = [each for group in composed.config.groups for each in _replicas(composed, group, config_dir)]
+    replicas = [
+        each
+        for group in composed.config.groups
+        for each in (
+            _replicas(composed, group, config_dir) if group.url is None else [_remote(composed, group, config_dir)]
+        )
+    ]
     _check_shares(replicas)
     return replicas
 
 
 def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> Iterator[ReplicaConfig]:
-    tp_size = composed.config.runtime.tp_size if group.tp_size is None else group.tp_size
+    bases: dict[str, ServeConfig] = {}
+    tp_size, ranks = None, 1
+    for index, device in enumerate(group.devices):
+        if index % ranks:
+            continue
+        kind = device.partition(":")[0]
+        if kind not in bases:
+            bases[kind] = _base(composed, group, kind, config_dir)
+        runtime = _runtime(bases[kind].runtime, group)
+        if index == 0:
+            tp_size, ranks = runtime.tp_size, _ranks(group, ranks_of(runtime))
+        yield _replica(replace(bases[kind], runtime=replace(runtime, tp_size=tp_size)), group, index // ranks, ranks)
+
+
+def _remote(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> ReplicaConfig:
+    """Return the replica for a running server, which is of the chosen chip unless the group names another."""
+    base = composed.config
+    if group.chip is not None and group.chip != base.chip.name:
+        base = compose("serve", [*shared_words(composed.words, group), f"chip={group.chip}"], config_dir).config
+    config = ServeConfig(**{field.name: getattr(base, field.name) for field in fields(ServeConfig)})
+    # How many devices it has is its own affair.
+    runtime = replace(config.runtime, tp_size=1)
+    return ReplicaConfig(
+        f"{group.name}/0", group, replace(config, runtime=runtime, groups=[replace(group, weight=1.0)])
+    )
+
+
+def _ranks(group: GroupConfig, tp_size: int) -> int:
     if tp_size < 1 or len(group.devices) % tp_size:
         raise ConfigError(
             f"device group {group.name!r} has {len(group.devices)} devices, which its tp_size={tp_size} does not divide"
         )
-    for index in range(0, len(group.devices), tp_size):
-        devices = group.devices[index : index + tp_size]
-        base = _base(composed, group, _kind(group, devices), config_dir)
-        if base.backend.name == SIMULATED:
-            devices = [f"{SIMULATED}:{device.partition(':')[2]}" for device in devices]
-        config = replace(
-            base,
-            runtime=_runtime(base.runtime, group, tp_size),
-            groups=[replace(group, devices=devices, weight=1.0, runtime={})],
-        )
-        _check(config, group)
-        yield ReplicaConfig(f"{group.name}/{index // tp_size}", group, config)
+    return tp_size
 
 
-def _kind(group: GroupConfig, devices: Sequence[str]) -> str:
+def _replica(base: ServeConfig, group: GroupConfig, number: int, ranks: int) -> ReplicaConfig:
+    devices = group.devices[number * ranks : (number + 1) * ranks]
+    _check_kind(group, devices)
+    if base.backend.name == SIMULATED:
+        devices = [f"{SIMULATED}:{device.partition(':')[2]}" for device in devices]
+    config = replace(base, groups=[replace(group, devices=devices, weight=1.0, runtime={})])
+    _check(config, group)
+    return ReplicaConfig(f"{group.name}/{number}", group, config)
+
+
+def _check_kind(group: GroupConfig, devices: Sequence[str]) -> None:
     kinds = sorted({device.partition(":")[0] for device in devices})
     if len(kinds) > 1:
         raise ConfigError(
             f"replica of {', '.join(devices)} in device group {group.name!r} mixes {' and '.join(kinds)};"
             " the parts of one model run on one kind of device"
         )
-    return kinds[0]
 
 
 def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: str | Path | None) -> ServeConfig:
@@ -99,7 +134,7 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     model = group.model or config.model.name
     if (chip, model, backend) == (config.chip.name, config.model.name, config.backend.name):
         return ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
-    typed = [*_shared(composed.words, group), f"chip={chip}"]
+    typed = [*shared_words(composed.words, group), f"chip={chip}"]
     typed += [f"model={model}"] if group.model else []
     typed += [f"backend={SIMULATED}"] if simulated else []
     try:
@@ -121,7 +156,7 @@ def _other_kind(kind: str, chip: str, driver: str) -> str:
     return f"has devices {kind}:..., chip {chip!r} is driven by {driver!r}; {way_out}"
 
 
-def _shared(words: Sequence[str], group: GroupConfig) -> Iterator[str]:
+def shared_words(words: Sequence[str], group: GroupConfig) -> Iterator[str]:
     """Yield what was typed for all groups alike: all but what belongs to the chosen chip, and the groups themselves."""
     dropped = [*_NOT_SHARED, *(["model"] if group.model else [])]
     for line in words:
@@ -130,7 +165,7 @@ def _shared(words: Sequence[str], group: GroupConfig) -> Iterator[str]:
             yield line
 
 
-def _runtime(base: RuntimeConfig, group: GroupConfig, tp_size: int) -> RuntimeConfig:
+def _runtime(base: RuntimeConfig, group: GroupConfig) -> RuntimeConfig:
     for name, value in group.runtime.items():
         known = lookup(ServeConfig, f"runtime.{name}")
         if known is None:
@@ -139,7 +174,8 @@ def _runtime(base: RuntimeConfig, group: GroupConfig, tp_size: int) -> RuntimeCo
             raise ConfigError(f"unknown key {name!r} in `runtime` of device group {group.name!r}{hint}")
         if not _fits(value, known.type, known.optional):
             raise ConfigError(f"{name}={value!r} in `runtime` of device group {group.name!r} is not {known.wanted}")
-    return replace(base, **{**_as_typed(group.runtime), "tp_size": tp_size})
+    runtime = replace(base, **_as_typed(group.runtime))
+    return runtime if group.tp_size is None else replace(runtime, tp_size=group.tp_size)
 
 
 def _as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
