@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.requests import Request
 
 from sglk.adviser.snapshot import Snapshot, read_snapshot
-from sglk.server.deployment import Deployment, deployment_of
+from sglk.server.entry import Entry, entry_of
 
 EVERY_S = 5.0
 
@@ -20,17 +20,17 @@ router = APIRouter(prefix="/admin")
 @router.get("/advice")
 async def advice(request: Request) -> list[dict[str, Any]]:
     """Name causes in the figures of the last minute, each with its evidence and a command to try."""
-    deployment = deployment_of(request)
+    deployment = entry_of(request)
     facts = facts_of(deployment, str(request.base_url).rstrip("/"))
     # In a thread: to read the metrics and 15 minutes of the past takes longer than a stream should wait.
     return await asyncio.to_thread(_advice, deployment, facts)
 
 
-def _advice(deployment: Deployment, facts: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+def _advice(deployment: Entry, facts: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     return [asdict(each) for each in deployment.history.advice(facts, _snapshot(deployment.registry))]
 
 
-async def watch(deployment: Deployment) -> None:
+async def watch(deployment: Entry) -> None:
     """Keep the history of a deployment's figures until the event loop ends."""
     while True:
         deployment.history.add(await asyncio.to_thread(_snapshot, deployment.registry))
@@ -41,7 +41,7 @@ def _snapshot(registry: CollectorRegistry) -> Snapshot:
     return read_snapshot(generate_latest(registry).decode())
 
 
-def facts_of(deployment: Deployment, url: str) -> dict[str, Mapping[str, str]]:
+def facts_of(deployment: Entry, url: str) -> dict[str, Mapping[str, str]]:
     """Return, per device group, what commands need to name it."""
     configs = deployment.fleet.configs.values()
     return {
