@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from sglk.config.flags import refuse_flags
 from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, Key, keys, lookup
 from sglk.config.model_argument import model_overrides
-from sglk.config.profiles import READS_PROFILES, profile_stem
+from sglk.config.profiles import NATIVE, READS_PROFILES, of_engine, profile_stem
 from sglk.config.quoting import quoted, shell_form, unquoted
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.config.values import is_no_truth
@@ -38,15 +38,16 @@ def overrides_from(arguments: Sequence[str], command: str, search: SearchPath) -
 
 
 def _profile_of_names(lines: Sequence[str], command: str) -> list[str]:
-    """Look for the profile under the names in force where they are not those of the chosen options."""
+    """Look for the profile under the names in force where they are not those of the chosen options, and engine's."""
     values = {}
     for override in OverridesParser.create().parse_overrides(list(lines)):
         values[override.key_or_group] = override.value()
     names: dict[str, str] = {key: str(values[key]) for key in ("chip.name", "model.name") if key in values}
-    if not names or PROFILES in values or command not in READS_PROFILES:
+    engine = str(values.get("engine.name", values.get("engine", NATIVE)))
+    if (not names and engine == NATIVE) or PROFILES in values or command not in READS_PROFILES:
         return []
     stems = [profile_stem(names[f"{g}.name"]) if f"{g}.name" in names else f"${{{g}}}" for g in ("chip", "model")]
-    return [quoted(PROFILES, "/".join(stems))]
+    return [quoted(PROFILES, of_engine("/".join(stems), engine))]
 
 
 def _parse(word: str, command: str) -> Override:

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 from sglk.config.engine_schema import EngineConfig
+from sglk.config.profiles import NATIVE
 from sglk.config.ranges import listed, one_of, positive
 
 ENGINES = ("native", "sglang", "vllm")
-
-NATIVE = "native"
-"""sglk's own engine, in the server's own process; the others are upstream engines, with processes of their own."""
 
 
 def engine_problems(engine: EngineConfig) -> Iterator[str]:

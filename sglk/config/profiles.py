@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-READS_PROFILES = ("serve", "bench", "ops", "plan", "simulate")
+NATIVE = "native"
+"""sglk's own engine, in the server's own process; the others are upstream engines, with processes of their own."""
+
+READS_PROFILES = ("serve", "bench", "ops", "plan", "simulate", "render")
 """Commands that look for a tuned profile on their own."""
 
 
@@ -15,9 +18,14 @@ def profile_stem(model: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", model).lstrip(".") or "_"
 
 
-def profile_file(folder: str | Path, chip: str, model: str) -> Path:
-    """Return where the profile of one chip and model lies in a profiles folder."""
-    return Path(folder) / profile_stem(chip) / f"{profile_stem(model)}.yaml"
+def of_engine(model: str, engine: str) -> str:
+    """Return the name of a model's profile for an engine: what suits one engine says nothing of another."""
+    return model if engine == NATIVE else f"{model}-{engine}"
+
+
+def profile_file(folder: str | Path, chip: str, model: str, engine: str = NATIVE) -> Path:
+    """Return where the profile of one chip, model and engine lies in a profiles folder."""
+    return Path(folder) / profile_stem(chip) / f"{profile_stem(of_engine(model, engine))}.yaml"
 
 
 def content_hash(content: dict[str, Any]) -> str:

@@ -10,8 +10,9 @@ from sglk.config.engine_schema import UpstreamConfig
 from sglk.config.flags import ALIASES
 from sglk.config.groups import SIMULATED
 from sglk.config.home import expanded
+from sglk.config.profiles import NATIVE
 from sglk.config.schema import ModelConfig, ServeConfig
-from sglk.errors import ConfigError
+from sglk.errors import ConfigError, SglkError
 from sglk.models.files import find_files
 from sglk.upstream import sglang, vllm
 from sglk.upstream.arguments import Arguments
@@ -76,6 +77,17 @@ def compose_command(
         notes=(*arguments.notes, *_notes(config)),
         url=f"http://{LOOPBACK}:{port}",
     )
+
+
+def problem(config: ServeConfig) -> str | None:
+    """Return why the engine of a deployment cannot be started as it is set; None where it can, and for sglk's own."""
+    if config.engine.name == NATIVE:
+        return None
+    try:
+        compose_command(config)
+    except SglkError as error:
+        return str(error)
+    return None
 
 
 def model_source(model: ModelConfig) -> str:

@@ -12,6 +12,7 @@ from sglk.config.provenance import ProfileSearch
 from sglk.config.schema import RuntimeConfig
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
+from sglk.planner.placement import place
 from sglk_tuner.choice import rule_of
 from sglk_tuner.closing import Closing
 from sglk_tuner.profile import Finding, build_profile, write_profile
@@ -52,7 +53,7 @@ def find(config: TuneConfig, study: Study, closing: Closing, defaults: RuntimeCo
 def defaults_of(composed: Composed[TuneConfig], config_dir: str | None) -> RuntimeConfig:
     """Return the runtime values that the deployment has with nothing else typed and no profile."""
     named = [override for override in composed.overrides if names_deployment(override)]
-    return compose("serve", [*named, "profiles=none"], config_dir).config.runtime
+    return place(compose("serve", [*named, "profiles=none"], config_dir), config_dir).composed.config.runtime
 
 
 def names_deployment(override: str) -> bool:
@@ -74,7 +75,7 @@ def save(finding: Finding, config: TuneConfig) -> tuple[Path, Path | None, bool]
 
 def profile_path(config: TuneConfig) -> Path:
     """Return where the study's profile goes."""
-    return profile_file(config.study.profiles, config.chip.name, config.model.name)
+    return profile_file(config.study.profiles, config.chip.name, config.model.name, config.engine.name)
 
 
 def check_profile_path(config: TuneConfig) -> None:

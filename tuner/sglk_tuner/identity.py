@@ -25,7 +25,7 @@ def identity_of(config: TuneConfig, space: Space, goals: tuple[Goal, ...], defau
         "machine": {"cpu": machine.cpu, "cores": machine.cores},
         "chip": config.chip.name,
         "model": {key: getattr(model, key) for key in ("name", "path", "package", "hub_id", "revision")},
-        "engine": config.engine.name,
+        "engine": " ".join(filter(None, (config.engine.name, config.engine.version))),
         "backend": config.backend.name,
         "workload": dataclasses.asdict(config.workload),
         "goals": [str(goal) for goal in goals],

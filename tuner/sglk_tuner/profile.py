@@ -65,7 +65,7 @@ def build_profile(finding: Finding) -> dict[str, Any]:
         kind=record.kind,
         created=now.isoformat(timespec="seconds"),
         tool=f"sglk {record.tool.version}" + (f" ({record.tool.commit})" if record.tool.commit else ""),
-        engine=f"{record.engine} on {record.backend or 'unknown backend'}",
+        engine=_engine(record),
         versions={**record.versions, **record.server.versions},
         chip=_chip(finding.config, record, finding.device),
         model=_model(finding.config, record),
@@ -156,6 +156,12 @@ def _is_measured(path: Path) -> bool:
         return bool(read_profile(path)["profile"].get("kind") == "measured")
     except RunError:
         return False
+
+
+def _engine(record: Record) -> str:
+    """Return engine, version (of one that is not sglk's own) and backend."""
+    version = record.server.versions.get(record.engine or "")
+    return f"{record.engine}{f' {version}' if version else ''} on {record.backend or 'unknown backend'}"
 
 
 def _chip(config: TuneConfig, record: Record, device: dict[str, Any]) -> ProfileChip:

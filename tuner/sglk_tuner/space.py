@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from sglk.config.keys import keys
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError
 from sglk.server import runtime_change
+from sglk.upstream.compose import problem
 
 Params = dict[str, Any]
 """Value per dotted key, such as `{"runtime.page_size": 16}`."""
@@ -109,13 +110,19 @@ def _candidates(key: str, values: list[Any], notices: list[str]) -> tuple[Any, .
     return tuple(sorted(distinct)) if is_ordered(distinct) else distinct
 
 
+def _upstream_problems(config: TuneConfig) -> Iterator[str]:
+    if (found := problem(config)) is not None:
+        yield found
+
+
 def _sieve(config: TuneConfig, candidates: dict[str, tuple[Any, ...]]) -> tuple[list[Params], list[Impossible]]:
     slow_first = sorted(candidates, key=lambda key: not needs_restart(key, config.engine.name))
     points: list[Params] = []
     impossible: list[Impossible] = []
     for values in itertools.product(*(candidates[key] for key in slow_first)):
         params = dict(zip(slow_first, values, strict=True))
-        problems = list(runtime_problems(apply(config, params).runtime, config.chip, config.model))
+        applied = apply(config, params)
+        problems = list(runtime_problems(applied.runtime, config.chip, config.model)) or [*_upstream_problems(applied)]
         if problems:
             impossible.append(Impossible(params, "; ".join(problems)))
         else:

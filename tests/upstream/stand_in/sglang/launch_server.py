@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +75,24 @@ class App:
         elif order == "fail" or SEEN["requests"] > int(os.environ.get("STAND_IN_FAILS_AFTER", "1000000")):
             await answer(send, 500, {"error": {"message": "out of memory"}})
         elif body.get("stream"):
-            await self.stream(order, receive, send)
+            await self.stream(order, body, receive, send)
         else:
             choices = [{"index": 0, "text": "".join(WORDS)}]
             await answer(send, 200, {"id": "a", "choices": choices, "usage": usage(5)})
 
-    async def stream(self, order: str, receive: Any, send: Any) -> None:
+    async def stream(self, order: str, body: Any, receive: Any, send: Any) -> None:
         leaves = asyncio.ensure_future(receive())
+        count = int(body["max_tokens"]) if body.get("ignore_eos") else 1000 if order == "slow" else len(WORDS)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         try:
-            async for chunk in self.chunks(order, leaves):
+            async for chunk in self.chunks(order, count, leaves):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"" if order == "cut" else b"data: [DONE]\n\n"})
         except ConnectionAbortedError:
             SEEN["aborted"] += 1
 
-    async def chunks(self, order: str, leaves: Any) -> AsyncIterator[bytes]:
-        for number, word in enumerate(WORDS * (200 if order == "slow" else 1)):
+    async def chunks(self, order: str, count: int, leaves: Any) -> AsyncIterator[bytes]:
+        for number, word in enumerate(islice(cycle(WORDS), count)):
             if order == "die" and number == 3:
                 os._exit(7)
             if order == "stall" and number == 3:
@@ -100,7 +102,7 @@ class App:
             if leaves.done():
                 raise ConnectionAbortedError
             yield event({"id": "a", "choices": [{"index": 0, "text": word}]})
-        yield event({"id": "a", "choices": [], "usage": usage(5)})
+        yield event({"id": "a", "choices": [], "usage": usage(count)})
 
 
 async def answer(send: Any, status: int, value: object) -> None:
