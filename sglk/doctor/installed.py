@@ -2,6 +2,7 @@
 
 from email.parser import HeaderParser
 from importlib.metadata import Distribution, distributions
+from pathlib import Path
 
 from sglk.doctor.machine import Machine
 from sglk.plugins.installed import installed_plugins, normalised
@@ -30,5 +31,14 @@ def located(found: Distribution) -> str:
 
 def plugin_modules() -> list[str]:
     """Return the modules of the backends that distributions offer, by their first name."""
+    return sorted({name for name, _ in _plugin_places()})
+
+
+def plugin_folders(module: str) -> list[Path]:
+    """Return where the distributions lie that offer backends of `module`, one of `plugin_modules`."""
+    return [folder for name, folder in _plugin_places() if name == module and folder is not None]
+
+
+def _plugin_places() -> list[tuple[str, Path | None]]:
     plugins = [plugin for plugin in installed_plugins(BACKENDS) if plugin.flaw() is None]
-    return sorted({plugin.module.partition(".")[0] for plugin in plugins})
+    return [(plugin.module.partition(".")[0], plugin.location) for plugin in plugins]

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from sglk.backends.finding import Finding, fail, ok, warn
-from sglk.doctor.installed import header, located, named, plugin_modules
+from sglk.doctor.installed import header, located, named, plugin_folders, plugin_modules
 from sglk.doctor.machine import Machine
 from sglk.plugins.installed import normalised
 
@@ -80,12 +80,26 @@ def _shadow(machine: Machine, name: str) -> Iterator[Finding]:
         return
     others = [folder for folder in machine.search if Path(folder) != machine.cwd]
     second = PathFinder.find_spec(name, others)
-    if second is None or second.origin is None or Path(second.origin).samefile(first.origin):
+    if second is not None and second.origin is not None and not Path(second.origin).samefile(first.origin):
+        yield fail(
+            "shadowed", f"{first.origin} in the current directory hides the installed {second.origin}",
+            "start in another folder, or rename that one",
+        )  # fmt: skip
         return
-    yield fail(
-        "shadowed", f"{first.origin} in the current directory hides the installed {second.origin}",
-        "start in another folder, or rename that one",
-    )  # fmt: skip
+    own = _installed_file(machine, name)
+    if own is not None and not own.samefile(first.origin):
+        yield warn(
+            "shadowed", f"{first.origin}, which nobody installed, hides the installed {own}",
+            "take its folder out of PYTHONPATH and of .pth files, or uninstall the other",
+        )  # fmt: skip
+
+
+def _installed_file(machine: Machine, name: str) -> Path | None:
+    """Return the file of a module that its distribution brings; None for one that is installed editable."""
+    found = named(machine, name)
+    folders = [Path(located(found))] if found is not None else plugin_folders(name)
+    files = (folder / file for folder in folders for file in (f"{name}/__init__.py", f"{name}.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def check_start_up_hooks(machine: Machine) -> Iterator[Finding]:

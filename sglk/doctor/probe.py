@@ -20,6 +20,7 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.loading import make_backend
 from sglk.errors import SglkError
 from sglk.plugins import load_backend
+from sglk.plugins.contract import verified_on
 
 Answer = dict[str, Any]
 
@@ -68,10 +69,11 @@ def backend_class(name: str) -> Answer:
 
 
 _CLASS_QUESTIONS: dict[str, Callable[[Any], Any]] = {
-    "verified_on": lambda factory: getattr(factory, "verified_on", None),
+    "verified_on": verified_on,
     "requires": lambda factory: dict(getattr(factory, "requires", {})),
-    "versions": lambda factory: dict(factory.installed_versions()),
-    "findings": lambda factory: [asdict(finding) for finding in factory.diagnose()],
+    # A function that makes backends has no class to ask before there is a device.
+    "versions": lambda factory: dict(factory.installed_versions()) if hasattr(factory, "installed_versions") else {},
+    "findings": lambda factory: list(map(asdict, factory.diagnose())) if hasattr(factory, "diagnose") else [],
 }
 
 

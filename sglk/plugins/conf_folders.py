@@ -68,6 +68,10 @@ def _folder(plugin: Plugin) -> ConfFolder:
         return ConfFolder(plugin, None, f"its package {plugin.module!r} cannot be looked for: {in_words(error)}")
     places = (spec.submodule_search_locations or []) if spec is not None else []
     found = next((path for place in places if (path := Path(place, *below, "conf")).is_dir()), None)
+    archive = next((folder for place in places for folder in Path(place).parents if folder.is_file()), None)
+    if found is None and archive is not None:
+        way_out = f"`pip install` {plugin.source!r}, which unpacks it"
+        return ConfFolder(plugin, None, f"its package lies in {str(archive)!r}, of which no files are read; {way_out}")
     if found is None:
         promise = f"it promises a `conf` folder in package {plugin.module!r}, which has none"
         return ConfFolder(plugin, None, f"{promise}; reinstall or uninstall {plugin.source!r}")

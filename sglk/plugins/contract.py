@@ -48,6 +48,12 @@ def api_version(factory: object) -> object:
     return vars(kind)["api_version"] if (kind := next(stating, None)) is not None else None
 
 
+def verified_on(factory: object) -> str | None:
+    """Return the hardware that a class itself says it was run on; where its base was run proves nothing of it."""
+    text = vars(factory).get("verified_on") if isinstance(factory, type) else None
+    return text if isinstance(text, str) else None
+
+
 def _wrong_version(kind: type, base: Any) -> str | None:
     given, wanted = api_version(kind), base.API_VERSION
     if given is None:

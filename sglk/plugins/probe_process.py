@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk.plugins.causes import cause, in_words, module_path
-from sglk.plugins.contract import api_version, import_contract, misfit
+from sglk.plugins.contract import api_version, import_contract, misfit, verified_on
 from sglk.plugins.load import imported
 from sglk.plugins.plugin import BUILT_IN, Plugin
 
@@ -48,15 +48,9 @@ def examine(plugin: Plugin) -> dict[str, Any]:
         "reason": why,
         "path": str(path) if (path := module_path(plugin.module)) is not None else None,
         "api_version": version if version is None or type(version) is int else repr(version),
-        "verified_on": _own_text(factory, "verified_on"),
+        "verified_on": verified_on(factory),
         "simulated": getattr(factory, "simulated", False) is True,
     }
-
-
-def _own_text(factory: object, name: str) -> str | None:
-    """What the class itself says; where its base was run proves nothing of it."""
-    text = vars(factory).get(name) if isinstance(factory, type) else None
-    return text if isinstance(text, str) else None
 
 
 def _try_all(plugins: list[Plugin], folder: Path, timeout_s: float) -> None:

@@ -97,6 +97,23 @@ def test_a_plugin_says_what_it_needs_and_finds(site: Path, monkeypatch: pytest.M
     ]
 
 
+MADE = (
+    BACKEND.replace("class Backend", "class Made")
+    + """
+def Backend(**options):
+    return Made(**options)
+"""
+)
+
+
+@pytest.mark.parametrize("code", [BACKEND, MADE])
+def test_what_a_plugin_does_not_say_of_itself_is_not_taken_from_its_base(site: Path, code: str) -> None:
+    install_backend(site, "silent", code)
+    found = list(check_backends(this_machine(), deployment(["backend=silent"])))
+    assert found[0].why.endswith("(not verified on hardware)")
+    assert [each.why for each in found if each.status != "ok"] == []
+
+
 CRASHES = (
     BACKEND
     + """

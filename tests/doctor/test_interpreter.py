@@ -80,6 +80,24 @@ def test_a_folder_of_the_current_directory_that_hides_a_package(tree: Tree, site
     )
 
 
+def test_modules_that_nobody_installed_hide_those_that_somebody_did(tree: Tree, site: Path) -> None:
+    install(site, "sglk", "1.0")
+    stray = tree.root / "stray" / "sglk" / "__init__.py"
+    stray.parent.mkdir(parents=True)
+    stray.write_text("")
+    assert bad(list(interpreter.check_shadowing(looking_in(tree, tree.root / "stray", site)))) == [
+        f"warn: {stray}, which nobody installed, hides the installed {site}/sglk/__init__.py"
+    ]
+
+
+def test_an_editable_install_is_hidden_by_nothing(tree: Tree, site: Path) -> None:
+    install(site, "sglk", "1.0", package=False)
+    install(tree.root / "checkout", "other", "1.0")
+    (tree.root / "checkout" / "sglk").mkdir()
+    (tree.root / "checkout" / "sglk" / "__init__.py").write_text("")
+    assert list(interpreter.check_shadowing(looking_in(tree, tree.root / "checkout", site))) == []
+
+
 def test_a_bare_folder_stands_in_for_a_package(tree: Tree, site: Path) -> None:
     (tree.root / "torch").mkdir()
     (finding,) = interpreter.check_shadowing(looking_in(tree, tree.root, site))

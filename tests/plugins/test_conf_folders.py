@@ -1,5 +1,6 @@
 """Configuration that plugins bring."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_a_plugin_without_its_conf_folder_is_named_and_stops_nobody(site: Path, 
     assert warning.startswith(f"plugin 'toy' (dummy-bare 1.2 at {site}) brings no configuration: {cause}")
     with pytest.raises(ConfigError, match=r"chip=toy is unknown.*plugin 'toy' .dummy-bare 1.2 at .* brings no config"):
         compose("serve", ["chip=toy"])
+
+
+def test_an_archive_brings_no_configuration_and_is_named(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "packed"
+    install_conf(packed, "zipped", {"chip/toy.yaml": CHIP.format("toy", "Toy")})
+    archive = shutil.make_archive(str(tmp_path / "plugin"), "zip", packed)
+    monkeypatch.syspath_prepend(archive)
+    (warning,) = compose("serve").warnings
+    assert f"its package lies in '{archive}', of which no files are read; `pip install` 'dummy-zipped'" in warning
 
 
 def test_a_folder_inside_of_a_package_is_found_without_an_import(site: Path) -> None:
