@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from sglk.commands.help import command_help
 from sglk.commands.record_file import check_output, command_line, save, why_invalid
 from sglk.commands.terminal import console, plain_table, warn
 from sglk.config.compose import Composed, compose
-from sglk.config.schema import GroupConfig
+from sglk.config.fleet import ReplicaConfig
 from sglk.config.simulate_schema import SimulateConfig
 from sglk.errors import ConfigError, RunError
 from sglk.planner.placement import place
@@ -44,8 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     config = composed.config
     check_output(config.bench.output)
     warn(composed.warnings)
-    composed = place(composed, flags.config_dir).composed
-    replicas = place(_side_by_side(composed), flags.config_dir).replicas
+    replicas = _replicas(composed, flags.config_dir)
     started, began = datetime.now(timezone.utc), time.perf_counter()
     command = command_line("simulate", arguments)
     record = simulate(config, replicas, calibration=config.calibration, what_if=config.simulate, command=command)
@@ -63,21 +63,30 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _side_by_side(composed: Composed[SimulateConfig]) -> Composed[SimulateConfig]:
-    """Return the deployment with as many replicas as `simulate.replicas` says."""
-    config = composed.config
-    count = config.simulate.replicas
+def _replicas(composed: Composed[SimulateConfig], config_dir: str | Path | None) -> list[ReplicaConfig]:
+    """Return the replicas of the deployment, or of its one replica as many as `simulate.replicas` says."""
+    placed = place(composed, config_dir, elsewhere=True).replicas
+    for each in placed:
+        if each.group.url is not None:
+            raise ConfigError(f"device group {each.group.name!r} is a server elsewhere, which cannot be simulated")
+    count = composed.config.simulate.replicas
     if count is None:
-        return composed
-    if len(config.groups) > 1 or any(word.lstrip("+").startswith("groups") for word in composed.words):
+        return placed
+    if len(placed) > 1 or any(word.lstrip("+").startswith("groups") for word in composed.words):
         raise ConfigError(
             "simulate.replicas and groups both say how many replicas there are; name all devices in groups, or leave "
             "groups out"
         )
-    (group,) = config.groups
-    kind = group.devices[0].partition(":")[0]
-    devices = [f"{kind}:{index}" for index in range(count * len(group.devices))]
-    return replace(composed, config=replace(config, groups=[GroupConfig(group.name, devices)]))
+    return [_beside(placed[0], number) for number in range(count)]
+
+
+def _beside(replica: ReplicaConfig, number: int) -> ReplicaConfig:
+    """Return the replica of that number, on devices of its own."""
+    (group,) = replica.config.groups
+    kind, size = group.devices[0].partition(":")[0], len(group.devices)
+    devices = [f"{kind}:{index}" for index in range(number * size, (number + 1) * size)]
+    config = replace(replica.config, groups=[replace(group, devices=devices)])
+    return replace(replica, name=f"{replica.group.name}/{number}", config=config)
 
 
 def _print(record: Record, taken_s: float, screen: Console) -> None:
