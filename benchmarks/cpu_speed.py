@@ -19,7 +19,7 @@ import torch
 from benchmarks.result import Row, main
 from benchmarks.transformers_compare import MODEL, Tokens, load_transformers
 from sglk.config.compose import compose
-from sglk.engine.llm import LLM
+from sglk.llm import LLM
 from sglk.engine.messages import SamplingParams
 from sglk.models.description import describe_model
 from sglk.models.gguf_file import GgufFile

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sglk.engine.llm import LLM
+    from sglk.llm import LLM
     from sglk.engine.messages import SamplingParams
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"LLM": "sglk.engine.llm", "SamplingParams": "sglk.engine.messages"}
+_PUBLIC = {"LLM": "sglk.llm", "SamplingParams": "sglk.engine.messages"}
 """Imported when first asked for: an engine needs torch, most of sglk does not."""
 
 

@@ -14,7 +14,10 @@ from sglk.config.schema import GroupConfig, ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.planner.choice import Choice, choose
 
-_TP_SIZE = "runtime.tp_size"
+TP_SIZE = "runtime.tp_size"
+
+AUTOMATIC = "automatic"
+"""Begins what the sources of a configuration say of a number of devices that was chosen."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,19 @@ class Placement(Generic[RootT]):
     replicas: list[ReplicaConfig]
 
 
-def place(composed: Composed[RootT], config_dir: str | Path | None = None) -> Placement[RootT]:
+def place(
+    composed: Composed[RootT], config_dir: str | Path | None = None, *, elsewhere: bool = False
+) -> Placement[RootT]:
     """Give every replica of a composed deployment its devices; raises ConfigError as `replica_configs` does.
 
     A `runtime.tp_size` that is stated stays. Without `groups` a replica gets the first devices of its machine, the
     fewest on which one request of full length has room; in a group of stated devices their number must divide them.
+    `elsewhere` counts the devices of a usual machine of the chip, not those of this one.
     Nothing here raises because a model does not fit: then one device is tried, and the engine says what is too small.
     """
     replicas = replica_configs(composed, config_dir)
     groups = [list(members) for _, members in groupby(replicas, lambda each: each.group.name)]
-    placed = [_placed(members, composed.names_devices) for members in groups]
+    placed = [_placed(members, composed.names_devices, elsewhere) for members in groups]
     replicas = [each for members, _ in placed for each in members]
     reasons = [(members[0].group.name, choice.why) for members, choice in placed if choice is not None]
     return Placement(_settled(composed, replicas, reasons), replicas)
@@ -50,27 +56,29 @@ def _settled(
     told = reasons[0][1] if len(replicas) == 1 else "; ".join(f"{group}: {why}" for group, why in reasons)
     runtime = replace(config.runtime, tp_size=ranks_of(first.runtime))
     groups = config.groups if composed.names_devices else first.groups
-    sources = {**composed.sources, _TP_SIZE: f"automatic: {told}"}
+    sources = {**composed.sources, TP_SIZE: f"{AUTOMATIC}: {told}"}
     return replace(composed, config=replace(config, runtime=runtime, groups=groups), sources=sources)
 
 
-def _placed(members: list[ReplicaConfig], names_devices: bool) -> tuple[list[ReplicaConfig], Choice | None]:
+def _placed(
+    members: list[ReplicaConfig], names_devices: bool, elsewhere: bool
+) -> tuple[list[ReplicaConfig], Choice | None]:
     if members[0].config.runtime.tp_size is not None:
         return members, None
-    return _in_group(members) if names_devices else _on_machine(members[0])
+    return _in_group(members) if names_devices else _on_machine(members[0], elsewhere)
 
 
-def _on_machine(replica: ReplicaConfig) -> tuple[list[ReplicaConfig], Choice]:
+def _on_machine(replica: ReplicaConfig, elsewhere: bool) -> tuple[list[ReplicaConfig], Choice]:
     config = replica.config
-    choice = choose(config, range(1, _devices_of(config) + 1))
+    choice = choose(config, range(1, _devices_of(config, elsewhere) + 1))
     kind = config.groups[0].devices[0].partition(":")[0]
     group = replace(replica.group, devices=[f"{kind}:{index}" for index in range(choice.size)])
     return [_replica(config, group, group.devices, 0, choice)], choice
 
 
-def _devices_of(config: ServeConfig) -> int:
+def _devices_of(config: ServeConfig, elsewhere: bool) -> int:
     """Return how many devices there are for a replica: those of this machine, or of the one that its chip comes in."""
-    here = None if config.backend.name == SIMULATED else devices_here(config.backend.name)
+    here = None if elsewhere or config.backend.name == SIMULATED else devices_here(config.backend.name)
     return here or config.chip.devices_per_machine or 1
 
 

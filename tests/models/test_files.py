@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sglk.config.schema import ModelConfig
-from sglk.engine.llm import LLM
+from sglk.llm import LLM
 from sglk.engine.messages import SamplingParams
 from sglk.errors import ModelLoadError
 from sglk.models.files import find_files

@@ -114,6 +114,15 @@ def test_the_delta_holds_what_differs_and_belongs_to_serving() -> None:
     assert delta(defaults, defaults) == {}
 
 
+def test_what_differs_comes_with_the_devices_that_it_was_measured_on() -> None:
+    defaults = RuntimeConfig(tp_size=2)
+    assert delta(dataclasses.replace(defaults, mem_fraction_static=0.95), defaults) == {
+        "mem_fraction_static": 0.95,
+        "tp_size": 2,
+    }
+    assert delta(defaults, defaults) == {}
+
+
 def test_what_was_there_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "cpu" / "m.yaml"
     assert write_profile(build_profile(finding({WINDOW: 4})), path) is None

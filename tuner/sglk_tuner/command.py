@@ -7,6 +7,7 @@ from sglk.commands.help import command_help
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.tune_schema import TuneConfig
+from sglk.planner.placement import place
 
 SUMMARY = "search runtime parameters for one chip and keep the winner as a profile"
 FLAGS = (("--dry-run", "print the settings that would be measured, and measure nothing"),)
@@ -24,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         command_help("tune", SUMMARY, TuneConfig, EXAMPLES, FLAGS)
         return 0
-    composed = compose("tune", flags.arguments, flags.config_dir)
+    composed = place(compose("tune", flags.arguments, flags.config_dir), flags.config_dir).composed
     warn(composed.warnings)
     # After the configuration is known to be good: this imports optuna.
     from sglk_tuner.tune import tune

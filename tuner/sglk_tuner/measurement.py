@@ -1,6 +1,7 @@
 """How a study measures: `sglk serve` as a child, driven by the benchmark of `sglk bench`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.compose import Composed
 from sglk.config.quoting import quoted
 from sglk.config.tune_schema import TuneConfig
+from sglk.planner.placement import AUTOMATIC, TP_SIZE, place
 from sglk_tuner.engine import Launch
-from sglk_tuner.space import ROOT, Params, params_of
+from sglk_tuner.space import LIVE_KEYS, ROOT, Params, params_of
 from sglk_tuner.trial import Measure
 
 OnStart = Callable[[LaunchedServer], None]
@@ -26,7 +28,7 @@ def launcher(
 
     def launch(config: TuneConfig, log: Path) -> LaunchedServer:
         server = LaunchedServer(
-            [*given, quoted("profiles", profiles), *overrides_of(params_of(config, keys))],
+            [*given, quoted("profiles", profiles), *_devices(composed, config), *overrides_of(params_of(config, keys))],
             log=log,
             config_dir=config_dir,
             timeout_s=config.study.start_timeout_s,
@@ -41,6 +43,20 @@ def launcher(
         return server
 
     return launch
+
+
+def _devices(composed: Composed[TuneConfig], config: TuneConfig) -> list[str]:
+    """Return the override that states how many devices a trial runs on, where the user does not.
+
+    What changes without a restart counts as it is in the study's own configuration: a server that lives on keeps its
+    devices, so a trial must not depend on those before it.
+    """
+    if composed.names_devices or not composed.sources[TP_SIZE].startswith(AUTOMATIC):
+        return []
+    own = composed.config.runtime
+    live = {key.removeprefix(ROOT): getattr(own, key.removeprefix(ROOT)) for key in LIVE_KEYS}
+    trial = replace(config, runtime=replace(config.runtime, **live, tp_size=None))
+    return [f"{TP_SIZE}={place(replace(composed, config=trial)).composed.config.runtime.tp_size}"]
 
 
 def measurer(on_progress: Callable[[Progress], None], command: str) -> Measure[LaunchedServer]:

@@ -67,7 +67,7 @@ def build_profile(finding: Finding) -> dict[str, Any]:
         tool=f"sglk {record.tool.version}" + (f" ({record.tool.commit})" if record.tool.commit else ""),
         engine=_engine(record),
         versions={**record.versions, **record.server.versions},
-        chip=_chip(finding.config, record, finding.device),
+        chip=_chip(finding.config, record, finding.device, runtime["tp_size"]),
         model=_model(finding.config, record),
         workload=_workload(record),
         search=finding.search,
@@ -81,18 +81,23 @@ def build_profile(finding: Finding) -> dict[str, Any]:
         valid_engine=_engine_range(record.tool.version),
         validated=now.date().isoformat(),
     )
-    content = {"runtime": delta(finding.config.runtime, finding.defaults), "profile": dataclasses.asdict(provenance)}
+    measured = dataclasses.replace(finding.config.runtime, tp_size=runtime["tp_size"])
+    content = {"runtime": delta(measured, finding.defaults), "profile": dataclasses.asdict(provenance)}
     content["profile"]["hash"] = content_hash(content)
     return content
 
 
 def delta(runtime: RuntimeConfig, defaults: RuntimeConfig) -> dict[str, Any]:
-    """Return the values of `runtime` that differ from the defaults and belong to serving."""
-    return {
+    """Return the values of `runtime` that differ from the defaults and belong to serving.
+
+    Where any does, several devices are stated too: with other values fewer might be taken than were measured.
+    """
+    changed = {
         field.name: getattr(runtime, field.name)
         for field in dataclasses.fields(runtime)
         if field.name not in NOT_TUNED and getattr(runtime, field.name) != getattr(defaults, field.name)
     }
+    return changed | {"tp_size": runtime.tp_size} if changed and ranks_of(runtime) > 1 else changed
 
 
 def read_profile(path: Path) -> dict[str, Any]:
@@ -164,10 +169,10 @@ def _engine(record: Record) -> str:
     return f"{record.engine}{f' {version}' if version else ''} on {record.backend or 'unknown backend'}"
 
 
-def _chip(config: TuneConfig, record: Record, device: dict[str, Any]) -> ProfileChip:
+def _chip(config: TuneConfig, record: Record, device: dict[str, Any], count: int | None) -> ProfileChip:
     return ProfileChip(
         name=config.chip.name,
-        count=ranks_of(config.runtime),
+        count=count or 1,
         device=device.get("name") or record.server.device or record.machine.cpu,
         driver=device.get("driver"),
         sdk=device.get("sdk"),

@@ -14,8 +14,9 @@ from sglk.config.quoting import quoted, quoted_value
 from sglk.engine.engine import Engine
 from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams, TokenLogprob
 from sglk.errors import RequestError
+from sglk.planner.placement import place
 
-log = logging.getLogger("sglk.engine")
+log = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -60,7 +61,10 @@ class LLM:
         composed = compose("serve", words)
         for warning in composed.warnings:
             log.warning("%s", warning)
-        self.engine = Engine.from_config(composed.config)
+        replica = place(composed).replicas[0]
+        if replica.note is not None:
+            log.info("%s", replica.note)
+        self.engine = Engine.from_config(replica.config)
         self._ids = count()
         self.engine.start()
 
