@@ -30,3 +30,5 @@ class UpstreamConfig:
     """Variables for its process; one that is set already stays."""
     flags: dict[str, Any] = field(default_factory=dict)
     """Flags without their dashes, such as `attention-backend: kunlun`; `engine.extra_args` goes before."""
+    page_multiple: int = 1
+    """Tokens of which a KV page must be a multiple; a smaller page is rounded up."""

@@ -1,6 +1,8 @@
 """A running upstream engine: under a guardian, its output relayed, its end told with its last words."""
 
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,12 @@ GRACE_S = 20.0
 """How long it may take to end after SIGTERM, with its workers."""
 
 _LAST_WORDS_S = 2.0
+
+_REMEMBERED = 500
+"""Lines among which the cause of an end is looked for."""
+
+_RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
+"""An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
 
 
 class UpstreamProcess(ChildProcess):
@@ -51,5 +59,12 @@ class UpstreamProcess(ChildProcess):
         if code is None:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        said = " / ".join(self.tail(lines)) or "it printed nothing"
+        said = " / ".join(last_words(self.tail(_REMEMBERED), lines)) or "it printed nothing"
         return f"{self.label} {how}: {said} (log: {self.log})"
+
+
+def last_words(said: Sequence[str], lines: int) -> list[str]:
+    """Return the last lines, and before them the first exception: those after it are mostly its consequences."""
+    last = list(said[-lines:])
+    raised = [match.group(1) for line in said if (match := _RAISED.match(line))]
+    return [raised[0], last[-1]] if raised and raised[0] != last[-1] else last

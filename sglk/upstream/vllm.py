@@ -2,6 +2,7 @@
 
 import json
 
+from sglk.config.engine_schema import UpstreamConfig
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
@@ -15,7 +16,6 @@ KEY_VARIABLE = "VLLM_API_KEY"
 VALUES = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
-    "page_size": "--block-size",
     "context_length": "--max-model-len",
     "random_seed": "--seed",
     "load_format": "--load-format",
@@ -40,6 +40,7 @@ OWNED = {
     "--port": "server.port",
     "--api-key": "server.api_key",
     "--chat-template": "server.chat_template",
+    "--block-size": "runtime.page_size",
     "--max-num-batched-tokens": "runtime.chunked_prefill_size",
     "--enable-chunked-prefill": "runtime.chunked_prefill_size",
     "--num-gpu-blocks-override": "runtime.max_total_tokens",
@@ -70,9 +71,7 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     for name, flag in VALUES.items():
         if (value := getattr(runtime, name)) is not None:
             arguments.set(flag, value, f"runtime.{name}")
-    if runtime.max_total_tokens is not None:
-        blocks = max(runtime.max_total_tokens // runtime.page_size, 1)
-        arguments.set("--num-gpu-blocks-override", blocks, "runtime.max_total_tokens")
+    _pages(arguments, config)
     _chunks(arguments, config)
     arguments.set("--scheduling-policy", "fcfs", "runtime.schedule_policy")
     arguments.set("--enable-prefix-caching", not runtime.disable_radix_cache, "runtime.disable_radix_cache")
@@ -121,6 +120,21 @@ def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     arguments.set("--served-model-name", name, "server.served_model_name")
     if config.server.chat_template is not None:
         arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
+
+
+def _pages(arguments: Arguments, config: ServeConfig) -> None:
+    runtime = config.runtime
+    multiple = config.backend.upstream.get(config.engine.name, UpstreamConfig()).page_multiple
+    page = -(-runtime.page_size // multiple) * multiple
+    if page != runtime.page_size:
+        arguments.note(
+            f"runtime.page_size={runtime.page_size} is rounded up to {page}: on this chip a block of vLLM is a multiple"
+            f" of {multiple} tokens"
+        )
+    arguments.set("--block-size", page, "runtime.page_size")
+    if runtime.max_total_tokens is not None:
+        blocks = max(runtime.max_total_tokens // page, 1)
+        arguments.set("--num-gpu-blocks-override", blocks, "runtime.max_total_tokens")
 
 
 def _chunks(arguments: Arguments, config: ServeConfig) -> None:

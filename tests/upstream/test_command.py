@@ -66,6 +66,12 @@ def test_a_step_of_vllm_holds_a_token_of_each_running_request() -> None:
     assert any("chunked_prefill_size=32 is raised to 64" in note for note in made.notes)
 
 
+def test_a_page_is_rounded_up_to_what_the_engine_takes_on_the_chip() -> None:
+    made = command("vllm", "cpu", "runtime.page_size=48", "runtime.max_total_tokens=640")
+    assert (value(made, "--block-size"), value(made, "--num-gpu-blocks-override")) == ("64", "10")
+    assert any("page_size=48 is rounded up to 64" in note for note in made.notes)
+
+
 def test_a_chips_environment_and_flags_come_from_its_files() -> None:
     made = command("sglang", "kunlun", environ={"XPU_USE_FAST_SWIGLU": "0"})
     assert made.environment["SGLANG_PLATFORM"] == "kunlun"

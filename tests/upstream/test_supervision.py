@@ -15,7 +15,17 @@ from sglk.config.fleet import ReplicaConfig, alone
 from sglk.errors import ConfigError, RunError
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
+from sglk.upstream.process import last_words
 from tests.upstream.stand_ins import is_running, path_with_stand_in
+
+VLLM_ENDS = [
+    "(Worker pid=9) ERROR 11-29 22:04:39 [multiproc_executor.py:1063] Traceback (most recent call last):",
+    "(Worker pid=9) ERROR 11-29 22:04:39 [multiproc_executor.py:1063] ValueError: No common block size for 16",
+    "(EngineCore pid=8) ERROR 11-29 22:04:39 [core.py:1510] RuntimeError: Worker failed with error 'No common'",
+    "    raise RuntimeError(",
+    "RuntimeError: Engine core initialization failed. See root cause above.",
+]
+"""From a log of vLLM 0.32.0."""
 
 
 @pytest.fixture
@@ -60,6 +70,15 @@ def test_an_early_exit_is_told_at_once_with_the_last_words(
         launch(replica)
     for part in ("sglang group0/0 exited with code 1", "torch.OutOfMemoryError: 3 GiB are not there", "group0-0.log"):
         assert part in str(told.value)
+
+
+def test_the_cause_is_told_and_not_its_consequences() -> None:
+    said = ["loading", *VLLM_ENDS]
+    assert last_words(said, 5) == [
+        "ValueError: No common block size for 16",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert last_words(["one", "two"], 1) == ["two"]
 
 
 def test_an_engine_that_never_answers_is_given_up(replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
