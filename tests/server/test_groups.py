@@ -47,6 +47,9 @@ def test_requests_follow_the_weights_and_a_change_of_them(pair: Served) -> None:
     assert sorted(ask(pair) for _ in range(10)) == ["a"] * 8 + ["b"] * 2
     admin(pair, "PATCH", "groups/weights", {"a": 0, "b": 100})
     assert {ask(pair) for _ in range(5)} == {"b"}
+    text = pair.get("/metrics").text
+    assert 'sglk_group_weight{group="b",model="tiny"} 100.0' in text
+    assert 'sglk_group_share_ratio{group="a",model="tiny"} 0.0' in text
     overview = admin(pair, "POST", "groups/rollback")
     assert overview["weights"]["shares"] == {"a": 80, "b": 20}  # type: ignore[index]
     assert [entry["source"] for entry in overview["history"]] == ["start", "admin", "rollback"]  # type: ignore[attr-defined]
@@ -199,9 +202,14 @@ def test_only_failures_of_its_own_open_a_breaker_and_only_answers_close_it() -> 
         assert breaker.state == "closed"
         assert good() == 500
         assert breaker.state == "open"
+        assert served.get("/health").json()["groups"]["a"] == "circuit breaker open: the step failed: out of memory"
         wait_until(lambda: breaker.state == "half_open")
         assert bad() == 400
         assert breaker.state == "half_open"
+        assert (
+            'sglk_breaker_state{group="a",model="tiny",replica="a/0",state="half_open"} 1.0'
+            in served.get("/metrics").text
+        )
         told = admin(served, "GET", "groups")["groups"][0]["replicas"][0]  # type: ignore[index]
         assert (told["breaker"], told["last_error"]) == ("half_open", "the step failed: out of memory")
         sick.clear()
@@ -212,12 +220,13 @@ def test_only_failures_of_its_own_open_a_breaker_and_only_answers_close_it() -> 
 def test_draining_lets_streams_finish_and_sends_new_requests_elsewhere() -> None:
     gate = threading.Event()
     with serving({"a": answering("a", gate=gate), "b": answering("b")}, weights={"a": 1, "b": 0}) as served:
-        connections = [served.call("/v1/completions", {"prompt": "x", "temperature": 0}) for _ in range(3)]
-        wait_until(lambda: served.deployment.fleet.router.open_requests == 3)
+        body = {"prompt": "x", "temperature": 0}
+        connections = [served.call("/v1/completions", {**body, "stream": index % 2 == 0}) for index in range(10)]
+        wait_until(lambda: served.deployment.fleet.router.open_requests == 10)
         admin(served, "PATCH", "groups/weights", {"b": 1})
         assert admin(served, "POST", "groups/a/drain", {"timeout_s": 600})["state"] == "draining"
         assert admin(served, "POST", "groups/a/drain")["state"] == "draining"
-        assert [ask(served) for _ in range(10)] == ["b"] * 10
+        assert [ask(served) for _ in range(50)] == ["b"] * 50
         gate.set()
         for connection in connections:
             assert b'"text":"a"' in connection.getresponse().read()
@@ -417,6 +426,27 @@ def test_bad_requests_take_no_group_out(pair: Served) -> None:
     for _ in range(10):
         error_of(pair.post("/v1/completions", {"prompt": "x" * 500}), 400)
     assert sorted(ask(pair) for _ in range(10)) == ["a"] * 8 + ["b"] * 2
+
+
+def test_too_many_requests_are_refused_before_any_group_and_take_none_out() -> None:
+    gate = threading.Event()
+    settings = {"server": {"max_queued_requests": 1}, "router": {"breaker_failures": 1}, "max_running_requests": 1}
+    with serving({"a": answering("a", gate=gate), "b": answering("b", gate=gate)}, **settings) as served:
+        body = {"prompt": "x", "temperature": 0}
+        connections = [served.call("/v1/completions", body) for _ in range(3)]
+        wait_until(lambda: served.deployment.bridge.open_requests == 3)
+        for _ in range(10):
+            refused = served.post("/v1/completions", body)
+            assert error_of(refused, 429)["code"] == "queue_full"
+            assert refused.headers["retry-after"] == "1"
+        gate.set()
+        for connection in connections:
+            assert connection.getresponse().status == 200
+            connection.close()
+        replicas = served.deployment.fleet.router.replicas
+        assert [replica.breaker.state for replica in replicas] == ["closed", "closed"]
+        assert sum(replica.counters.picks for replica in replicas) == 3
+        assert served.deployment.counters.counts()["refused"] == 10
 
 
 def test_a_restart_brings_the_group_back_by_itself() -> None:
