@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from sglk.backends.work_arguments import MatrixLike, RowsLike, TensorLike, dtype_of, item_bytes, nbytes
 
 SCHEME_ARITHMETIC = {"w8a8": "int8", "fp8": "fp8"}
@@ -126,11 +124,17 @@ def attention(
     Bytes: q read and the result written; of each row, the keys and values of every token that any of its queries sees,
     read once in the pool's dtype, with 2K fp32 scales a token in an int8 pool.
     """
+    return attention_of(q_THD, k_pool_SKD, visible_pairs(rows), visible_tokens(rows), scales)
+
+
+def attention_of(
+    q_THD: TensorLike, k_pool_SKD: TensorLike, pairs: int, tokens: int, scales: object | None = None
+) -> Work:
+    """As `attention`, of rows with so many visible pairs and tokens."""
     heads, width = q_THD.shape[1:]
     kv_heads = k_pool_SKD.shape[1]
     token = 2 * kv_heads * (width * item_bytes(k_pool_SKD) + (FP32_BYTES if scales is not None else 0))
-    moved = 2 * nbytes(q_THD) + visible_tokens(rows) * token
-    return Work(4 * visible_pairs(rows) * heads * width, moved, dtype_of(q_THD))
+    return Work(4 * pairs * heads * width, 2 * nbytes(q_THD) + tokens * token, dtype_of(q_THD))
 
 
 def route(logits_TX: TensorLike, top_k: int, renormalise: bool) -> Work:
@@ -252,7 +256,7 @@ def visible_tokens(rows: RowsLike) -> int:
     """Return how many tokens are seen by some query of their row, all rows together."""
     if rows.window is None:
         return int(rows.kv_lens_B.sum())
-    return int(np.minimum(rows.kv_lens_B, rows.query_lens_B + rows.window - 1).sum())
+    return int(rows.kv_lens_B.clip(max=rows.query_lens_B + rows.window - 1).sum())
 
 
 def visited_experts(tokens: int, experts: int, top_k: int) -> float:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+IntArray: TypeAlias = "npt.NDArray[np.int64]"
 
 ITEM_BYTES = {
     "fp32": 4,

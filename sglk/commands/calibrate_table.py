@@ -9,6 +9,9 @@ from sglk.planner.cost.shape import StepShape
 _ROWS = (1, 8, 32)
 _CONTEXT = 512
 
+_RESTLESS = 0.1
+"""Median spread of repeats above which a machine was busy with something else."""
+
 
 def print_calibration(measured: Measured, way: Way) -> None:
     """Print some steps with their parts, and the errors of left-out ones."""
@@ -23,6 +26,12 @@ def print_calibration(measured: Measured, way: Way) -> None:
         f"p90 {error.p90:.1%}, worst {error.worst:.1%} ({kinds}); spread of repeats: median {_spread(measured):.1%}",
         highlight=False,
     )
+    if (spread := _spread(measured)) > _RESTLESS:
+        screen.print(
+            f"beware: repeats of one step differ by {spread:.0%}; something else was running, so calibrate again",
+            style="yellow",
+            highlight=False,
+        )
     if entry.serving is not None:
         host = entry.serving.host
         screen.print(

@@ -12,6 +12,7 @@ from sglk.config.compose import compose
 from sglk.config.plan_schema import PlanConfig
 from sglk.planner.placement import place
 from sglk.planner.plan import plan_deployment
+from sglk.planner.speed import estimated_speed
 
 _EXAMPLES = (
     "sglk plan chip=a100_40g model=qwen32b runtime.tp_size=2",
@@ -35,8 +36,9 @@ def run(arguments: Sequence[str]) -> int:
     composed = compose("plan", flags.arguments, flags.config_dir)
     warn(composed.warnings)
     plan = plan_deployment(place(composed, flags.config_dir).replicas, composed.config.plan)
+    speeds = {each.name: estimated_speed(each, composed.config.calibration) for each in plan.replicas}
     if "--json" in flags.switches:
-        print(json.dumps(document(plan), indent=2, ensure_ascii=False))
+        print(json.dumps(document(plan, speeds), indent=2, ensure_ascii=False))
     else:
-        print_plan(plan)
+        print_plan(plan, speeds)
     return 0 if plan.verdict == "fits" else 1

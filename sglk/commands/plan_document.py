@@ -1,11 +1,13 @@
 """The JSON document of `sglk plan`: sizes in bytes, and every figure under one stable name."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import sglk
 from sglk.planner.options import kv_options, weight_options
 from sglk.planner.plan import DeploymentPlan, ReplicaPlan
+from sglk.planner.speed import Speed
 from sglk.planner.upstream import VERSION
 from sglk.planner.ways import Way
 
@@ -13,14 +15,14 @@ SCHEMA_VERSION = 1
 """Of the document: raised when a field changes its meaning or goes."""
 
 
-def document(plan: DeploymentPlan) -> dict[str, Any]:
-    """Return the plan as JSON holds it."""
+def document(plan: DeploymentPlan, speeds: Mapping[str, Speed | str | None]) -> dict[str, Any]:
+    """Return the plan as JSON holds it, with the speed of each replica by its name."""
     return {
         "schema_version": SCHEMA_VERSION,
         "sglk": sglk.__version__,
         "kind": "planned",
         "verdict": plan.verdict,
-        "replicas": [_replica(replica) for replica in plan.replicas],
+        "replicas": [_replica(replica) | _speed(speeds[replica.name]) for replica in plan.replicas],
         "devices": [asdict(device) for device in plan.devices],
     }
 
@@ -70,6 +72,12 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
 
 
 def _upstream(plan: ReplicaPlan) -> dict[str, Any] | None:
+def _speed(found: Speed | str | None) -> dict[str, Any]:
+    if not isinstance(found, Speed):
+        return {"speed": None, "no_speed": found}
+    return {"speed": {"kind": "estimated", **asdict(found), "output_tokens_per_s": found.output_tokens_per_s}}
+
+
     if not plan.upstream:
         return None
     automatic, with_our_chunk = ({**asdict(each), "kv_tokens": plan.upstream_kv_tokens(each)} for each in plan.upstream)

@@ -1,13 +1,15 @@
 """The tables of `sglk plan`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 from rich.text import Text
 
+from sglk.commands.plan_speed import print_speed
 from sglk.commands.terminal import console, plain_table
 from sglk.planner.options import WeightOption, kv_options, weight_options
 from sglk.planner.plan import DeploymentPlan, DevicePlan, ReplicaPlan
+from sglk.planner.speed import Speed
 from sglk.planner.upstream import VERSION
 
 _STYLES = {"fits": "bold green", "fits with changes": "bold yellow", "cannot": "bold red"}
@@ -15,7 +17,7 @@ _SIZES_SHOWN = 8
 _WAYS_SHOWN = 5
 
 
-def print_plan(plan: DeploymentPlan) -> None:
+def print_plan(plan: DeploymentPlan, speeds: Mapping[str, Speed | str | None]) -> None:
     """Print every replica, then the details of each that is not like one before, then memory that several share."""
     screen = console()
     _print_replicas(plan.replicas, screen)
@@ -24,6 +26,7 @@ def print_plan(plan: DeploymentPlan) -> None:
         if not any(_alike(replica, other) for other in shown):
             shown.append(replica)
             _print_details(replica, screen, one_of_several=len(plan.replicas) > 1)
+            print_speed(speeds[replica.name], screen)
     _print_shared(plan.devices, screen)
 
 

@@ -23,3 +23,5 @@ class PlanConfig(ServeConfig):
     """Root of `plan.yaml`: a deployment, and what it has to have room for."""
 
     plan: RoomConfig = field(default_factory=RoomConfig)
+    calibration: str = "auto"
+    """`auto` (of this machine in ./calibration, or one that comes with sglk), `none` (peak figures), or a file."""

@@ -10,7 +10,7 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
 from sglk.planner.calibration.design import Reach, families
 from sglk.planner.calibration.entries import Way
-from sglk.planner.calibration.fit import Point
+from sglk.planner.calibration.fitted import Point
 from sglk.planner.cost.features import COARSE, Features
 from sglk.planner.cost.shape import StepShape
 from sglk.testing.scripted import ScriptedRunner

@@ -1,6 +1,6 @@
 """Which deployment an entry of a calibration was measured with, and in what another one differs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 
@@ -12,6 +12,9 @@ from sglk.planner.cost.calibrated import CalibratedPrices
 from sglk.planner.cost.features import Features
 from sglk.planner.dtypes import compute_dtype, kv_dtype
 from sglk.planner.model import model_of
+
+MOST_TIMES_AS_LARGE = 4.0
+"""Layers that differ by more are other work: small products are bound by calls, large ones by arithmetic."""
 
 COMPARED_VERSIONS = ("sglk", "torch")
 """Software that step times depend on, whatever the chip."""
@@ -50,9 +53,15 @@ class Way:
         )
 
     def takes(self, entry: Entry) -> bool:
-        """Return whether prices of `entry` say anything about this way: the same kernels on as many threads."""
+        """Return whether prices of `entry` say anything about this way: like products by the same kernels."""
         same = self.backend, self.dtype, self.quantization, self.num_threads
-        return same == (entry.backend, entry.dtype, entry.quantization, entry.num_threads)
+        kernels = same == (entry.backend, entry.dtype, entry.quantization, entry.num_threads)
+        return kernels and self.times_as_large(entry) <= MOST_TIMES_AS_LARGE
+
+    def times_as_large(self, entry: Entry) -> float:
+        """Return by which factor the weights of a layer differ from those of `entry`, whichever is larger."""
+        ratio = _layer_size(self.numbers) / max(1, _layer_size(entry.numbers))
+        return max(ratio, 1 / ratio)
 
     def differences(self, entry: Entry) -> Iterator[str]:
         """Yield why the prices of `entry` may not hold."""
@@ -82,6 +91,12 @@ def numbers_of(spec: ModelSpec) -> dict[str, int]:
         "head_dim": spec.head_dim,
         "vocab_size": spec.vocab_size,
     }
+
+
+def _layer_size(numbers: Mapping[str, int]) -> int:
+    heads = 2 * (numbers["num_attention_heads"] + numbers["num_key_value_heads"]) * numbers["head_dim"]
+    experts = numbers.get("experts", 1)
+    return numbers["hidden_size"] * (heads + 3 * experts * numbers.get("expert_size", numbers["intermediate_size"]))
 
 
 def installed_versions() -> dict[str, str]:

@@ -64,14 +64,14 @@ def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
         found: list[Found] = []
         for path in sorted(folder.glob(f"{chip}-*.json")):
             calibration = read(path)
-            if calibration.chip != chip:
+            if calibration.chip != chip or all(entry.backend != way.backend for entry in calibration.entries):
                 continue
             if (why := _elsewhere(calibration, way)) is not None:
                 passed_over.append(f"{path} {why}; calibration={path} takes it all the same")
                 continue
             best = _best(path, calibration, way)
             if best is None:
-                passed_over.append(f"{path} has no entry for {_words(way)}; it has {_entries(calibration)}")
+                passed_over.append(f"{path} has no entry for {_asked(way)}; it has {_entries(calibration)}")
             else:
                 found.append(best)
         if found:
@@ -89,7 +89,7 @@ def _named(path: Path, chip: str, way: Way) -> Found:
     best = _best(path, calibration, way)
     if best is None:
         raise ConfigError(
-            f"calibration {str(path)!r} has no entry for {_words(way)}, only for {_entries(calibration)}; "
+            f"calibration {str(path)!r} has no entry for {_asked(way)}, only for {_entries(calibration)}; "
             "run `sglk calibrate` with the same settings, or write calibration=none"
         )
     elsewhere = _elsewhere(calibration, way)
@@ -109,16 +109,15 @@ def _elsewhere(calibration: Calibration, way: Way) -> str | None:
 
 def _best(path: Path, calibration: Calibration, way: Way) -> Found | None:
     fitting = [Found(path, entry, tuple(way.differences(entry))) for entry in calibration.entries if way.takes(entry)]
-    return min(fitting, key=lambda found: (len(found.notes), _distance(way, found.entry)), default=None)
+    return min(fitting, key=lambda found: (len(found.notes), way.times_as_large(found.entry)), default=None)
 
 
-def _distance(way: Way, entry: Entry) -> int:
-    """Return how far the sizes of two models are apart."""
-    return sum(abs(size - entry.numbers.get(name, 0)) for name, size in way.numbers.items())
+def _asked(way: Way) -> str:
+    return f"{_words(way)} and a model of about the size of {way.model}"
 
 
 def _entries(calibration: Calibration) -> str:
-    return ", ".join(dict.fromkeys(_words(entry) for entry in calibration.entries)) or "nothing"
+    return ", ".join(dict.fromkeys(f"{entry.model} ({_words(entry)})" for entry in calibration.entries)) or "nothing"
 
 
 def _words(way: Way | Entry) -> str:

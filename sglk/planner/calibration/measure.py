@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sglk.engine.batch import Batch, RowFailure, Runner
 from sglk.errors import RunError
 from sglk.planner.calibration.batches import Pool
-from sglk.planner.calibration.fit import Point
+from sglk.planner.calibration.fitted import Point
 from sglk.planner.cost.shape import StepShape
 
 Clock = Callable[[], float]

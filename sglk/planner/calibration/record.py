@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from sglk import atomic_file
 from sglk.errors import ConfigError, RunError
-from sglk.planner.calibration.fit import FORMS, Fit, FitError, Point
+from sglk.planner.calibration.fitted import FORMS, Fit, FitError, Point
 from sglk.planner.cost.calibrated import HostTime
+from sglk.planner.cost.features import is_quantity
 from sglk.planner.cost.shape import StepShape
 from sglk.typed_json import parse, structure
 
@@ -106,9 +107,14 @@ class Entry:
     """None = not measured."""
 
     def fit(self) -> Fit:
-        """Return the prices; raises ValueError for a form that this version does not know."""
+        """Return the prices; raises ValueError for what this version does not know, and for a price below 0."""
         if self.form not in FORMS:
             raise ValueError(f"form {self.form!r} is not one of {', '.join(FORMS)}")
+        for name, price in self.prices.items():
+            if not is_quantity(name):
+                raise ValueError(f"quantity {name!r} is unknown")
+            if price < 0:
+                raise ValueError(f"price of {name!r} is below 0")
         return Fit(self.form, self.largest_tokens, self.prices, self.error, self.error_by_kind)
 
     @property

@@ -16,7 +16,8 @@ from sglk.planner.calibration.batches import Pool
 from sglk.planner.calibration.design import Reach, families
 from sglk.planner.calibration.entries import Way, installed_versions
 from sglk.planner.calibration.find import this_machine
-from sglk.planner.calibration.fit import Fit, Point, fit
+from sglk.planner.calibration.fit import fit
+from sglk.planner.calibration.fitted import Fit, Point
 from sglk.planner.calibration.measure import Clock, Effort, OnStep, measure_steps
 from sglk.planner.calibration.record import Entry, Machine, PointRecord
 

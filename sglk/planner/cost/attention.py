@@ -6,11 +6,9 @@ Letters: H query heads, K key/value heads, D head width.
 from collections import Counter
 from dataclasses import dataclass
 
-import numpy as np
-
 from sglk.backends import work
 from sglk.backends.work import Work
-from sglk.backends.work_arguments import RowLens, Shaped
+from sglk.backends.work_arguments import Shaped
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.shape import StepShape
@@ -51,13 +49,10 @@ def attention_op(spec: ModelSpec, dtype: str, kv_dtype: str, ranks: int = 1) -> 
     pool_SKD = Shaped((1, part.num_key_value_heads, part.head_dim), kv_dtype)
     scales = True if kv_dtype == "int8" else None
 
-    def at(tokens: int) -> Work:
-        rows = RowLens(np.array([1], np.int64), np.array([tokens], np.int64))
-        return work.attention(q_THD, pool_SKD, pool_SKD, rows, 1.0, scales)
-
-    one, two = at(1), at(2)
-    token_bytes = two.bytes - one.bytes
-    return AttentionOp(one.dtype, two.flops - one.flops, one.bytes - token_bytes, token_bytes)
+    query, pair, token = (
+        work.attention_of(q_THD, pool_SKD, pairs, tokens, scales) for pairs, tokens in ((0, 0), (1, 0), (0, 1))
+    )
+    return AttentionOp(query.dtype, pair.flops, query.bytes, token.bytes - query.bytes)
 
 
 def windows_of(spec: ModelSpec) -> dict[int | None, int]:

@@ -160,6 +160,12 @@ def stretches(name: str, count: int, knots: tuple[int, ...], scale: float) -> Qu
     }
 
 
+def is_quantity(name: str) -> bool:
+    """Return whether there is such a quantity, or a stretch of it."""
+    whole, _, begin = name.rpartition("_")
+    return name in PART_OF or (begin.isdecimal() and whole in PART_OF)
+
+
 def part_of(quantity: str) -> Part:
     """Return the part of a step that a quantity belongs to."""
     return PART_OF.get(quantity) or PART_OF[quantity.rpartition("_")[0]]

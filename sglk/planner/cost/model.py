@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sglk.backends.sim_rates import Rates
 from sglk.config.schema import ServeConfig
+from sglk.errors import ConfigError
 from sglk.planner.calibration.entries import Way, prices_of
 from sglk.planner.calibration.find import AUTO, Found, find_calibration
 from sglk.planner.calibration.record import ServingRecord
@@ -75,9 +77,16 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     if search.found is not None:
         return _calibrated(way, search.found)
     model = model_of(config)
-    scheme, rates = model.scheme(config.runtime.quantization), chip_rates(config)
+    scheme, rates = model.scheme(config.runtime.quantization), _rates(config, search.passed_over)
     prices = RooflinePrices.of(model.spec, way.dtype, way.kv_cache_dtype, scheme, way.tp_size, rates)
     return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over))
+
+
+def _rates(config: ServeConfig, passed_over: tuple[str, ...]) -> Rates:
+    try:
+        return chip_rates(config)
+    except ConfigError as error:
+        raise ConfigError("; ".join((str(error), *passed_over))) from error
 
 
 def _calibrated(way: Way, found: Found) -> CostModel:

@@ -1,9 +1,10 @@
 """What one engine step is made of, as far as its time depends on it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from sglk.engine.batch import Batch
+if TYPE_CHECKING:
+    from sglk.engine.batch import Batch
 
 GREEDY_TEMPERATURE = 1e-4
 """At or below it a row takes its likeliest token, as `sglk.engine.sampler` has it (which needs torch)."""
@@ -25,7 +26,7 @@ class StepShape:
     """Rows whose token chance decides."""
 
     @classmethod
-    def of(cls, batch: Batch) -> "StepShape":
+    def of(cls, batch: "Batch") -> "StepShape":
         """Return the shape of what the scheduler has put together."""
         split, rows = batch.num_prefills, batch.rows
         prefills = []

@@ -1,0 +1,143 @@
+"""`sglk calibrate` as it is typed, and what `sglk plan` makes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.cli import main
+from sglk.testing.tiny import write_tiny_model
+
+SMALL = ("calibrate.repeats=1", "calibrate.context_length=128", "runtime.max_total_tokens=1024")
+SIM = ("chip=h100", "backend=sim", *SMALL)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_tiny_model(tmp_path / "tiny", hidden_size=128)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main([*words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_calibration_is_written_told_and_picked_up_by_a_plan(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "calibrate", *SIM, f"model={model}")
+    assert code == 0
+    (path,) = Path("calibration").iterdir()
+    assert f"calibration: {path}" in out
+    assert "simulated: tiny on NVIDIA H100" in out
+    assert "cross-validated error of a step: median 0." in out
+    # Nobody watches, so a line says what is going on.
+    assert err.splitlines() == ["sglk: loading tiny on h100", "sglk: measuring steps"]
+    document = json.loads(path.read_text())
+    assert document["entries"][0]["kind"] == "simulated"
+    assert document["entries"][0]["serving"] is None
+
+    words = ("plan", "chip=h100", f"model={model}", "backend=sim", "profiles=none", "plan.context_length=128")
+    plans = [json.loads(run(capsys, *words, "--json", *more)[1]) for more in ((), ("calibration=none",))]
+    calibrated, roofline = (plan["replicas"][0]["speed"] for plan in plans)
+    assert calibrated["kind"] == roofline["kind"] == "estimated"
+    assert calibrated["basis"]["name"] == str(path)
+    assert calibrated["basis"]["error"] == document["entries"][0]["error"]["median"]
+    assert roofline["basis"]["kind"] == "roofline"
+    for time in ("ttft_s", "tpot_alone_s", "tpot_together_s"):
+        assert calibrated[time] == pytest.approx(roofline[time], rel=0.05)
+    out = run(capsys, *words)[1]
+    assert "estimated speed" in out
+    assert f"from {path}, simulated, median error of a step" in out
+
+
+def test_models_are_kept_side_by_side(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write_tiny_model(model.parent / "other", hidden_size=192)
+    for words in ((f"model={model}",), (f"model={other}",), (f"model={model}", "runtime.kv_cache_dtype=fp8_e4m3")):
+        assert run(capsys, "calibrate", *SIM, *words)[0] == 0
+    (path,) = Path("calibration").iterdir()
+    entries = json.loads(path.read_text())["entries"]
+    assert [(each["model"], each["kv_cache_dtype"]) for each in entries] == [
+        ("tiny", "bf16"),
+        ("other", "bf16"),
+        ("tiny", "fp8_e4m3"),
+    ]
+
+
+def test_a_plan_without_figures_says_how_to_get_them(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", "chip=cpu", f"model={model}", "profiles=none", "plan.context_length=128")
+    assert code == 0
+    assert "no speed: chip 'cpu' states no bandwidth_gb_s and no peak_tflops" in out
+    assert "run `sglk calibrate chip=cpu`" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("runtime.dtype=fp99",), "runtime.dtype=fp99 is not allowed; allowed: auto, fp32, bf16, fp16"),
+        (("calibrate.repeats=0",), "calibrate.repeats=0 is too small; it is at least 1"),
+        (("calibrate.context_length=1",), "calibrate.context_length=1 is too small; it is at least 64"),
+        (("calibrate.time_s=0",), "calibrate.time_s=0 is not a positive number"),
+        (("calibrate.folder=''",), "calibrate.folder is empty"),
+        (("calibrate.folder=tiny/config.json",), "cannot write to calibrate.folder=tiny/config.json"),
+        (("groups='sim:0;sim:1'",), "groups has 2 device groups; calibrate one chip at a time"),
+        (("runtime.device_memory_gib=0.00001", "runtime.max_total_tokens=null"), "weights take"),
+        (("workload=chat",), "workload"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    words: tuple[str, ...], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "calibrate", *SIM, f"model={model}", *words)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("sglk: error")]
+    assert message in line
+    assert not Path("calibration").exists()
+
+
+def test_a_damaged_file_is_not_overwritten(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("calibrate", *SIM, f"model={model}")
+    run(capsys, *words)
+    (path,) = Path("calibration").iterdir()
+    path.write_text("{")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "is no calibration" in err
+    assert path.read_text() == "{"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupted_calibration_leaves_no_file(model: Path) -> None:
+    command = [sys.executable, "-m", "sglk", "calibrate", "chip=cpu", f"model={model}", "calibrate.repeats=100000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = [next(process.stderr), next(process.stderr)]
+        assert "measuring steps" in said[1]
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert rest == "sglk: interrupted while measuring steps; what was not measured whole is not kept\n"
+    assert not Path("calibration").exists()
+
+
+def test_words_are_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "completion", "--words", "cali")[1].split() == ["calibrate"]
+    assert "calibrate.repeats=" in run(capsys, "completion", "--words", "calibrate", "calibrate.")[1]
+    assert run(capsys, "calibrate", "--help")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_served_model_is_calibrated_with_what_serving_adds(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words: tuple[Any, ...] = ("chip=cpu", f"model={model}", *SMALL, "runtime.max_running_requests=2")
+    code, out, err = run(capsys, "calibrate", *words)
+    assert (code, "serving adds" in out) == (0, True)
+    assert "sglk: serving 1 and 2 requests at a time" in err
+    (path,) = Path("calibration").iterdir()
+    entry = json.loads(path.read_text())["entries"][0]
+    assert entry["kind"] == "measured"
+    assert entry["serving"]["arrival_s"] > 0

@@ -1,0 +1,183 @@
+"""Prices come from the calibration that fits, and whoever uses them learns why they may not hold."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglk.config.compose import compose
+from sglk.config.plan_schema import PlanConfig
+from sglk.errors import ConfigError
+from sglk.planner.calibration import find
+from sglk.planner.calibration.entries import Way, installed_versions
+from sglk.planner.calibration.find import file_name, find_calibration, this_machine
+from sglk.planner.calibration.fit import fit
+from sglk.planner.calibration.record import Calibration, Entry, PointRecord, ServingRecord, read
+from sglk.planner.cost.calibrated import HostTime
+from sglk.planner.cost.model import cost_model
+from sglk.planner.cost.shape import StepShape
+from tests.planner import machines
+
+STEP = StepShape(decodes=(300,) * 4, logits=4)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(*words: str) -> PlanConfig:
+    config: PlanConfig = compose("plan", ("chip=cpu", "model=smollm2", "profiles=none", *words)).config
+    return config
+
+
+def entry(**changes: Any) -> Entry:
+    """Return SmolLM2's on the machine of known prices."""
+    points = machines.measured(0.0)
+    found, way = fit(points, machines.features()), machines.way()
+    whole = Entry(
+        model=way.model,
+        numbers=way.numbers,
+        backend="cpu",
+        dtype="fp32",
+        kv_cache_dtype="fp32",
+        quantization=None,
+        tp_size=1,
+        num_threads=None,
+        kind="measured",
+        created="2026-11-29T00:00:00+00:00",
+        command="sglk calibrate",
+        versions=installed_versions(),
+        providers={"linear": "cpu"},
+        form=found.form,
+        largest_tokens=found.largest_tokens,
+        prices=found.prices,
+        error=found.error,
+        error_by_kind=found.by_kind,
+        points=[PointRecord.of(point) for point in points[:3]],
+        serving=ServingRecord(HostTime(0.001, 0.0001, 0.0), 0.004),
+    )
+    return replace(whole, **changes)
+
+
+def write(*entries: Entry, chip: str = "cpu", cores: int | None = None) -> Path:
+    machine = this_machine("AMD EPYC 9000 64-Core Processor", 2)
+    if cores is not None:
+        machine = replace(machine, cores=cores)
+    path = find.FOLDER / file_name(chip, machine)
+    Calibration(chip, machine, list(entries)).save(path)
+    return path
+
+
+def test_a_calibration_of_this_machine_is_found_and_used() -> None:
+    path = write(entry())
+    assert str(path) == "calibration/cpu-amd-epyc-9000-64-core-x2.json"
+    model = cost_model(planned())
+    assert (model.basis.kind, model.basis.name, model.basis.notes) == ("calibration", str(path), ())
+    assert model.step_s(STEP) == pytest.approx(machines.seconds(STEP) + 0.001 + 4 * 0.0001, rel=0.01)
+    assert model.parts(STEP)["host"] == pytest.approx(0.0014)
+    assert model.arrival_s == 0.004
+    assert sum(model.parts(STEP).values()) == pytest.approx(model.step_s(STEP))
+
+
+def test_a_file_says_the_same_after_it_was_written() -> None:
+    path = write(entry(), entry(quantization="w8a8"))
+    calibration = read(path)
+    assert calibration.entries == [entry(), entry(quantization="w8a8")]
+    # A reader of the file meets one point a line.
+    lines = path.read_text().splitlines()
+    assert sum('"prefills"' in line and '"seconds"' in line for line in lines) == 6
+
+
+def test_a_new_entry_takes_the_place_of_the_one_of_its_kind_alone() -> None:
+    calibration = read(write(entry(created="before"), entry(dtype="bf16", created="before")))
+    after = calibration.with_entry(entry(created="now"))
+    assert sorted((each.dtype, each.created) for each in after.entries) == [("bf16", "before"), ("fp32", "now")]
+
+
+def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() -> None:
+    path = write(entry(), cores=96)
+    with pytest.raises(ConfigError, match=r"no bandwidth_gb_s.*with 96 cores, and this is .*calibration=\S+ takes it"):
+        cost_model(planned())
+    named = cost_model(planned(), str(path))
+    assert named.basis.kind == "calibration"
+    assert "96 cores" in named.basis.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "note"),
+    [
+        ({"versions": {"sglk": "0.0.1", "torch": "1.0"}}, (), "made with torch 1.0, and here is"),
+        ({}, ("runtime.kv_cache_dtype=int8",), "keys and values in fp32, not int8"),
+        ({"tp_size": 2}, (), "made with runtime.tp_size=2, not 1"),
+    ],
+)
+def test_what_is_different_is_told(changes: dict[str, Any], words: tuple[str, ...], note: str) -> None:
+    write(entry(**changes))
+    assert any(note in each for each in cost_model(planned(*words)).basis.notes)
+
+
+def test_prices_are_carried_over_to_a_model_of_about_the_same_size_alone() -> None:
+    write(entry())
+    like = planned("model.num_hidden_layers=12", "model.hidden_size=768", "model.num_attention_heads=12")
+    model, own = cost_model(like), cost_model(planned())
+    assert "carried over" in model.basis.notes[0]
+    assert 0.2 < model.step_s(STEP) / own.step_s(STEP) < 1
+    way = Way.of(planned("model=qwen7b"))
+    search = find_calibration("cpu", way)
+    assert search.found is None
+    assert "no entry for backend cpu in fp32 and a model of about the size of qwen7b" in search.passed_over[0]
+
+
+def test_the_entry_that_fits_best_is_taken() -> None:
+    write(entry(tp_size=2), entry(), entry(dtype="bf16"))
+    search = find_calibration("cpu", Way.of(planned()))
+    assert search.found is not None
+    assert (search.found.entry.tp_size, search.found.entry.dtype, search.found.notes) == (1, "fp32", ())
+
+
+def test_none_means_peak_figures() -> None:
+    write(entry(), chip="h100")
+    assert cost_model(compose("plan", ("chip=h100", "model=smollm2", "profiles=none")).config, "none").basis.kind == (
+        "roofline"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: data | {"chip": "h100"}, r"is of chip 'h100', not of 'cpu'; write calibration=none"),
+        (lambda data: data | {"entries": []}, r"has no entry for backend cpu in fp32 .*only for nothing; run `sglk"),
+        (lambda data: data | {"schema_version": 9}, r"schema_version 9, not 1\); run `sglk calibrate` again"),
+        (lambda data: {"a": 1}, r"schema_version None"),
+        (lambda data: [], r"schema_version None"),
+        (lambda data: data | {"machine": 3}, r"is no calibration: machine: expected an object, got 3"),
+        (
+            lambda data: data | {"entries": [data["entries"][0] | {"form": "wild"}]},
+            r"form 'wild' is not one of straight, coarse, fine",
+        ),
+        (
+            lambda data: data | {"entries": [data["entries"][0] | {"prices": {"warp": 1.0}}]},
+            r"quantity 'warp' is unknown",
+        ),
+        (
+            lambda data: data | {"entries": [data["entries"][0] | {"prices": {"layers": -1.0}}]},
+            r"price of 'layers' is below 0",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_name(spoil: Any, message: str) -> None:
+    path = write(entry())
+    path.write_text(json.dumps(spoil(json.loads(path.read_text()))))
+    with pytest.raises(ConfigError, match=message):
+        cost_model(planned(), str(path))
+
+
+def test_a_file_that_is_absent_or_no_json_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the calibration 'absent.json'"):
+        cost_model(planned(), "absent.json")
+    Path("half.json").write_text('{"chip": "cpu", ')
+    with pytest.raises(ConfigError, match=r"'half.json' is no calibration"):
+        cost_model(planned(), "half.json")
