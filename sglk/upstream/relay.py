@@ -24,6 +24,7 @@ HOP_BY_HOP = frozenset(
     {
         "connection",
         "content-length",
+        "expect",
         "host",
         "keep-alive",
         "proxy-authenticate",

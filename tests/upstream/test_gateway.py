@@ -136,14 +136,21 @@ def test_figures_are_told_for_each_group(two: httpx.Client) -> None:
 
 def test_another_group_takes_over_what_has_not_begun(folder: Path, gpu: str) -> None:
     with stand_in(folder, "failing", STAND_IN_FAILS_AFTER="1") as failing:
-        groups = f"groups=[{{name: bad, url: '{failing}', weight: 1000}}, {{name: good, url: '{gpu}'}}]"
+        key = folder / "key"
+        key.write_text("far-key\n")
+        good = f"{{name: good, url: '{gpu}', api_key_file: '{key}'}}"
+        groups = f"groups=[{{name: bad, url: '{failing}', weight: 1000}}, {good}]"
         with gateway(folder, "failover", groups) as server, client(server.url) as http:
             for stream in (False, True):
                 assert "error" not in ask(http, "hello", stream=stream).text
             bad = http.get("/admin/groups").json()["groups"][0]["replicas"][0]
             assert (bad["ended"], bad["moved"]) == ({"failed": 2}, 2)
+            http.post("/v1/completions", json={"prompt": "hi"}, headers={"authorization": "Bearer ours"})
+    with client(gpu) as direct:
+        assert direct.get("/seen").json()["headers"]["authorization"] == "Bearer far-key"
 
 
+@pytest.mark.slow
 def test_a_server_of_sglk_is_a_group_as_well(folder: Path) -> None:
     model = write_tiny_model(folder / "tiny")
     with LaunchedServer(
