@@ -18,6 +18,8 @@ from sglk.planner.calibration.serving import DecodeRun, FirstToken, StepTime, se
 
 _PROMPT = 16
 _ANSWER = 48
+_JOINING, _LEAVING = 12, 4
+"""Gaps at the beginning and the end of an answer in which not all requests decode."""
 _ALONE = 5
 """Requests that come one at a time."""
 
@@ -61,8 +63,9 @@ class ServingRuns:
 
     def _decode_run(self, server: Target, rows: int) -> DecodeRun:
         requests = self._run(server, rows, rows, _PROMPT, _ANSWER)
-        gaps = [gap for request in requests for gap in request.itl_s]
-        return DecodeRun(rows, _PROMPT + _ANSWER // 2, statistics.median(gaps))
+        # While requests join and leave the gaps are others; in between their mean counts, as it does for clients.
+        gaps = [gap for request in requests for gap in request.itl_s[_JOINING:-_LEAVING]]
+        return DecodeRun(rows, _PROMPT + _ANSWER // 2, statistics.fmean(gaps))
 
     def _first_token(self, server: Target, prompt: int) -> FirstToken:
         requests = self._run(server, _ALONE, 1, prompt, 2)

@@ -53,6 +53,7 @@ def entry(**changes: Any) -> Entry:
         providers={"linear": "cpu"},
         form=found.form,
         largest_tokens=found.largest_tokens,
+        largest_lines=found.largest_lines,
         prices=found.prices,
         error=found.error,
         error_by_kind=found.by_kind,

@@ -24,7 +24,7 @@ UNSEEN = (
 
 def test_steps_of_a_machine_with_known_prices_are_predicted_within_a_few_per_cent() -> None:
     found = fit(machines.measured(noise=0.03), machines.features())
-    prices = CalibratedPrices(replace(machines.features(), knots=found.knots), found.prices, HostTime())
+    prices = CalibratedPrices(found.features(machines.features()), found.prices, HostTime())
     for shape in UNSEEN:
         assert prices.step_s(shape) == pytest.approx(machines.seconds(shape), rel=0.04)
         assert sum(prices.parts(shape).values()) == pytest.approx(prices.step_s(shape))
@@ -65,12 +65,11 @@ def test_a_fit_is_the_same_whatever_the_order_of_the_points() -> None:
 
 def test_prices_go_on_beyond_the_largest_step() -> None:
     found = fit(machines.measured(0.0), machines.features())
-    (far,) = predict(
-        [replace(machines.measured(0.0)[0], shape=StepShape(((8000, 8000),), logits=1))],
-        replace(machines.features(), knots=found.knots),
-        found.prices,
-    )
-    assert far == pytest.approx(machines.seconds(StepShape(((8000, 8000),), logits=1)), rel=0.05)
+    assert (found.largest_tokens, found.largest_lines) == (2048, 17)
+    beyond = [StepShape(((8000, 8000),), logits=1), StepShape(decodes=(500,) * 256, logits=256)]
+    points = [replace(machines.measured(0.0)[0], shape=shape) for shape in beyond]
+    predicted = predict(points, found.features(machines.features()), found.prices)
+    assert list(predicted) == pytest.approx([machines.seconds(shape) for shape in beyond], rel=0.1)
 
 
 def test_too_few_steps_give_no_prices() -> None:

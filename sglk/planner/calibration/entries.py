@@ -1,7 +1,7 @@
 """Which deployment an entry of a calibration was measured with, and in what another one differs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 
 from sglk.config.schema import ServeConfig
@@ -108,4 +108,4 @@ def installed_versions() -> dict[str, str]:
 def prices_of(entry: Entry, way: Way) -> CalibratedPrices:
     """Return the prices of `entry` for the steps of `way`."""
     fitted, serving = entry.fit(), entry.serving or ServingRecord()
-    return CalibratedPrices(replace(way.features, knots=fitted.knots), fitted.prices, serving.host)
+    return CalibratedPrices(fitted.features(way.features), fitted.prices, serving.host)

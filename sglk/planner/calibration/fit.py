@@ -1,13 +1,12 @@
 """Prices from measured steps: non-negative least squares of relative errors, judged by steps that were left out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sglk.errors import RunError
-from sglk.planner.calibration.fitted import FORMS, Fit, FitError, Point, knots
+from sglk.planner.calibration.fitted import FORMS, Fit, FitError, Point, bent
 from sglk.planner.cost.features import Features
 
 FOLDS = 5
@@ -49,8 +48,8 @@ def predict(points: Sequence[Point], features: Features, prices: Mapping[str, fl
 
 
 def _fit_form(form: str, points: Sequence[Point], features: Features) -> Fit:
-    largest = max(point.shape.tokens for point in points)
-    features = replace(features, knots=knots(form, largest))
+    tokens, lines = max(point.shape.tokens for point in points), max(point.shape.logits for point in points)
+    features = bent(features, form, tokens, lines)
     errors = np.zeros(len(points))
     for fold in range(FOLDS):
         held_out = points[fold::FOLDS]
@@ -61,7 +60,8 @@ def _fit_form(form: str, points: Sequence[Point], features: Features) -> Fit:
     kinds = np.array([point.shape.kind for point in points])
     return Fit(
         form,
-        largest,
+        tokens,
+        lines,
         solve(points, features),
         FitError(*(round(float(np.quantile(errors, share)), 4) for share in (0.5, 0.9, 1.0))),
         {str(kind): round(float(np.median(errors[kinds == kind])), 4) for kind in sorted(set(kinds))},

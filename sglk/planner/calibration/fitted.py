@@ -1,8 +1,8 @@
 """Measured steps, and the prices that were fitted to them: names and numbers, no arithmetic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sglk.planner.cost.features import COARSE, KNOTS, STRAIGHT
+from sglk.planner.cost.features import COARSE, KNOTS, LINE_KNOTS, STRAIGHT, Features
 from sglk.planner.cost.shape import StepShape
 
 FORMS = {"straight": STRAIGHT, "coarse": COARSE, "fine": KNOTS}
@@ -37,18 +37,23 @@ class Fit:
     form: str
     largest_tokens: int
     """Of a step that was measured."""
+    largest_lines: int
+    """Most lines of logits of one."""
     prices: dict[str, float]
     error: FitError
     by_kind: dict[str, float]
     """Median relative error of `prefill`, `decode` and `mixed` steps."""
 
-    @property
-    def knots(self) -> tuple[int, ...]:
-        """Tokens at which the line may bend."""
-        return knots(self.form, self.largest_tokens)
+    def features(self, features: Features) -> Features:
+        """Return the quantities that there are prices for."""
+        return bent(features, self.form, self.largest_tokens, self.largest_lines)
 
 
-def knots(form: str, largest_tokens: int) -> tuple[int, ...]:
-    """Return where a line may bend, so that its last stretch has been measured over twice its beginning at least."""
-    bends = FORMS[form]
-    return bends[:1] + tuple(knot for knot in bends[1:] if 2 * knot <= largest_tokens)
+def bent(features: Features, form: str, largest_tokens: int, largest_lines: int) -> Features:
+    """Return quantities whose lines bend as `form` says, and nowhere that only larger steps than these could tell."""
+    return replace(features, knots=_within(FORMS[form], largest_tokens), line_knots=_within(LINE_KNOTS, largest_lines))
+
+
+def _within(knots: tuple[int, ...], largest: int) -> tuple[int, ...]:
+    """Return the knots whose last stretch has been measured over twice its beginning at least."""
+    return knots[:1] + tuple(knot for knot in knots[1:] if 2 * knot <= largest)

@@ -98,6 +98,8 @@ class Entry:
     form: str
     largest_tokens: int
     """Of a step that was measured; beyond it the line of time goes on as it ends."""
+    largest_lines: int
+    """Most lines of logits of one, with the same meaning."""
     prices: dict[str, float]
     """Seconds per operation, byte or call of each quantity."""
     error: FitError
@@ -115,7 +117,7 @@ class Entry:
                 raise ValueError(f"quantity {name!r} is unknown")
             if price < 0:
                 raise ValueError(f"price of {name!r} is below 0")
-        return Fit(self.form, self.largest_tokens, self.prices, self.error, self.error_by_kind)
+        return Fit(self.form, self.largest_tokens, self.largest_lines, self.prices, self.error, self.error_by_kind)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ class DecodeRun:
     context: int
     """Of each of them, halfway."""
     gap_s: float
-    """Median time between two tokens of one request."""
+    """Mean time between two tokens of one request."""
 
 
 @dataclass(frozen=True, slots=True)

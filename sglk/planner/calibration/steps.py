@@ -117,6 +117,7 @@ def _entry(
         providers=providers,
         form=found.form,
         largest_tokens=found.largest_tokens,
+        largest_lines=found.largest_lines,
         prices=found.prices,
         error=found.error,
         error_by_kind=found.by_kind,

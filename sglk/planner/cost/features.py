@@ -56,6 +56,9 @@ class Features:
     attention: AttentionOp
     windows: Mapping[int | None, int]
     knots: tuple[int, ...]
+    """Where the line over tokens may bend."""
+    line_knots: tuple[int, ...] = LINE_KNOTS
+    """Where that over lines of logits may."""
 
     @classmethod
     def of(
@@ -108,7 +111,7 @@ class Features:
             "weight_bytes": _total(products, "fixed", "bytes"),
             "sampling_bytes": lines * _total(others, "each", "bytes"),
         }
-        return found | stretches("lines", lines, LINE_KNOTS, _total(products, "each", "flops"))
+        return found | stretches("lines", lines, self.line_knots, _total(products, "each", "flops"))
 
     def of_drawn(self, rows: int) -> Quantities:
         """Return what depends on the rows whose token chance decides."""
