@@ -12,6 +12,7 @@ from sglk.config.schema import ChipConfig
 from sglk.errors import CapacityError
 from sglk.operators.calling import device_arguments
 from sglk.operators.cases import OPS
+from sglk.operators.comparison import raised
 from sglk.operators.room import lack_of_room
 from sglk.operators.steps import ModelOp
 from sglk.operators.timing import Timing, simulated_time, time_calls
@@ -91,6 +92,9 @@ def _timed_if_it_fits(op: ModelOp, config: OpsConfig, backend: DeviceBackend) ->
             return _timed(op, config, backend)
         except CapacityError as error:
             obstacle = str(error)
+        # A vendor's op may raise anything; the others can be timed.
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            obstacle = f"{backend.ops.select(OPS[op.case.op], **op.case.traits).choice.provider} {raised(error)}"
     return Unmeasured(op.case.op, dict(op.case.shape), obstacle)
 
 

@@ -21,15 +21,24 @@ def mismatch(case: OpCase, implementation: Implementation[Any, Any], backend: De
     expected = reference_outputs(OPS[case.op].reference, arguments, recipe.in_place, recipe.widen)
     try:
         actual = implementation_outputs(implementation, arguments, recipe.in_place, backend)
-    except Exception as error:  # noqa: BLE001 - a vendor's op may raise anything, and that is a finding
-        return f"raises {type(error).__name__}: {' '.join(str(error).split())}"
+    # A vendor's op may raise anything, SystemExit too, and that is a finding.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        return raised(error)
     problem = form_problem(expected, actual, wide_dtype(case))
     if problem is not None or backend.simulated:
         return problem
-    written = (*recipe.in_place, *recipe.overwrites)
-    return recipe.judge(case.shape, arguments, expected, actual) or side_effect(
-        implementation, arguments, written, backend
-    )
+    problem = recipe.judge(case.shape, arguments, expected, actual)
+    if problem is not None:
+        return problem
+    try:
+        return side_effect(implementation, arguments, (*recipe.in_place, *recipe.overwrites), backend)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+        return f"{raised(error)} (not at its first call)"
+
+
+def raised(error: BaseException) -> str:
+    """Return in one line what an implementation raises."""
+    return f"raises {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def wide_dtype(case: OpCase) -> torch.dtype:

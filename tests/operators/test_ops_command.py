@@ -84,6 +84,22 @@ def test_a_wrong_op_ends_with_1_and_a_script_where_the_user_wants_it(
     assert "differ by more than" in done.stdout.splitlines()[-1]
 
 
+def test_whatever_an_op_raises_and_whenever_is_told_of_it_alone(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    ops = ("rms_norm", "silu_and_mul")
+    words = (*ops, model, "backend=throwaway", "backend.options.broken=ending", f"ops.failures={tmp_path}", *SMALL)
+    document = as_json(capsys, "test", *words, code=1)
+    told = {(each["op"], each["detail"]) for each in document["results"] if each["outcome"] == "failed"}
+    assert told == {
+        ("rms_norm", "raises RuntimeError: no handle is left (not at its first call)"),
+        ("silu_and_mul", "raises SystemExit: 3"),
+    }
+    document = as_json(capsys, "bench", *words)  # this model's steps have no silu_and_mul
+    reasons = {(each["op"], each["reason"]) for each in document["unmeasured"]}
+    assert reasons == {("rms_norm", "throwaway raises RuntimeError: no handle is left")}
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(model: str, plugin: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
     words = ("test", "rope", model, "backend=throwaway", "backend.options.broken=rope")

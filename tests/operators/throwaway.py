@@ -46,6 +46,23 @@ def breaks(x_TE, weight_OE, bias_O):
     raise RuntimeError("the kernel found no\\nworkspace")
 
 
+def ends(x_T2F):
+    raise SystemExit(3)
+
+
+class Tires:
+    """Works once."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x_TE, weight_E, eps):
+        self.calls += 1
+        if self.calls % 2 == 0:
+            raise RuntimeError("no handle is left")
+        return reference.rms_norm.reference(x_TE, weight_E, eps)
+
+
 def crashes(x_TND, cos_TD, sin_TD):
     ctypes.string_at(0)
 
@@ -63,6 +80,9 @@ class ThrowawayBackend(CpuBackend):
                     self.ops.register(op, "throwaway", wrong(op, repaired))
         if broken == "crashing":
             self.ops.register(reference.rope, "throwaway", crashes)
+        if broken == "ending":
+            self.ops.register(reference.silu_and_mul, "throwaway", ends)
+            self.ops.register(reference.rms_norm, "throwaway", Tires())
         if broken == "raising":
             self.ops.register(reference.linear, "throwaway", breaks, multiple_of("out_features", 64))
 
