@@ -53,7 +53,7 @@ class PanelMatrix:
 def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
     """Lay a matrix out, in 16 bits where every number survives that."""
     outputs, inputs = weight_OE.shape
-    return PanelMatrix(in_panels(weight_OE.to(_narrowest(weight_OE))), (outputs, inputs), dtype=weight_OE.dtype)
+    return PanelMatrix(in_panels(weight_OE, _narrowest(weight_OE)), (outputs, inputs), dtype=weight_OE.dtype)
 
 
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
@@ -106,12 +106,15 @@ EXPERTS = Packing(pack_experts, unpack_experts, positions=(1, 2))
 QUANTISED = Packing(pack_quantised, unpack_quantised)
 
 
-def in_panels(matrix_OE: torch.Tensor) -> torch.Tensor:
-    """Return [N, E, P] of [O, E], filled up with zeros."""
+def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return [N, E, P] of [O, E] in `dtype` (None = as it is), filled up with zeros: nothing but the result is held."""
     outputs, columns = matrix_OE.shape
-    filled = matrix_OE.new_zeros(_filled(outputs), columns)
-    filled[:outputs] = matrix_OE
-    return filled.view(-1, PANEL, columns).transpose(1, 2).contiguous()
+    whole, rest = divmod(outputs, PANEL)
+    panels = matrix_OE.new_zeros((_filled(outputs) // PANEL, columns, PANEL), dtype=dtype)
+    panels[:whole] = matrix_OE[: whole * PANEL].unflatten(0, (whole, PANEL)).transpose(1, 2)
+    if rest:
+        panels[whole, :, :rest] = matrix_OE[whole * PANEL :].t()
+    return panels
 
 
 def flat(panels: torch.Tensor, outputs: int) -> torch.Tensor:
