@@ -15,7 +15,7 @@ from sglk.commands.calibrate_table import print_calibration
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.terminal import warn
-from sglk.config.calibrate_schema import CalibrateConfig, CalibrationConfig
+from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.compose import compose
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, RunError
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("calibrate", flags.arguments, flags.config_dir)
     config: CalibrateConfig = composed.config
-    _check_folder(config.calibrate)
+    _check_folder(config)
     warn(composed.warnings)
     with _Bar(config.calibrate.progress) as bar:
         bar.say(f"loading {config.model.name} on {config.chip.name}")
@@ -74,11 +74,13 @@ def _save(measured: Measured, config: CalibrateConfig) -> Path:
     return path
 
 
-def _check_folder(settings: CalibrationConfig) -> None:
-    """Refuse a file that could not be written before the minutes of measuring rather than after."""
-    path = Path(settings.folder) / "calibration.json"
-    if (why := atomic_file.obstacle(path)) is not None:
-        raise ConfigError(f"cannot write to calibrate.folder={settings.folder}: {why}; write another folder")
+def _check_folder(config: CalibrateConfig) -> None:
+    """Refuse what would keep the result from being written before the minutes of measuring rather than after."""
+    folder = Path(config.calibrate.folder)
+    if (why := atomic_file.obstacle(folder / "calibration.json")) is not None:
+        raise ConfigError(f"cannot write to calibrate.folder={folder}: {why}; write another folder")
+    for path in sorted(folder.glob(f"{config.chip.name}-*.json")):
+        read(path)
 
 
 def _existing(path: Path, chip: str, machine: Machine) -> Calibration:

@@ -42,6 +42,7 @@ _VALUES = {
     "plan.engine": check.PLANNED_ENGINES,
     "workload.kind": check_bench.WORKLOADS,
     "workload.arrival": check_bench.ARRIVALS,
+    "calibration": ("auto", "none"),
     "bench.api": check_bench.APIS,
     "bench.cache": check_bench.CACHES,
     "search.sampler": check_study.SAMPLERS,

@@ -108,6 +108,7 @@ def test_a_damaged_file_is_not_overwritten(model: Path, capsys: pytest.CaptureFi
     code, _, err = run(capsys, *words)
     assert code == 2
     assert "is no calibration" in err
+    assert "measuring" not in err
     assert path.read_text() == "{"
 
 

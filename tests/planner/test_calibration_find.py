@@ -151,7 +151,7 @@ def test_none_means_peak_figures() -> None:
     [
         (lambda data: data | {"chip": "h100"}, r"is of chip 'h100', not of 'cpu'; write calibration=none"),
         (lambda data: data | {"entries": []}, r"has no entry for backend cpu in fp32 .*only for nothing; run `sglk"),
-        (lambda data: data | {"schema_version": 9}, r"schema_version 9, not 1\); run `sglk calibrate` again"),
+        (lambda data: data | {"schema_version": 9}, r"schema_version 9, not 1\); remove it and run `sglk calibrate`"),
         (lambda data: {"a": 1}, r"schema_version None"),
         (lambda data: [], r"schema_version None"),
         (lambda data: data | {"machine": 3}, r"is no calibration: machine: expected an object, got 3"),

@@ -173,12 +173,12 @@ def read(path: Path) -> Calibration:
     except OSError as error:
         raise ConfigError(f"cannot read the calibration {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no calibration: {error}; run `sglk calibrate` again") from error
+        raise ConfigError(f"{str(path)!r} is no calibration: {error}; remove it and run `sglk calibrate`") from error
     version = value.get("schema_version") if isinstance(value, dict) else None
     if version != SCHEMA_VERSION:
         raise ConfigError(
             f"{str(path)!r} is no calibration that this version reads (schema_version {version!r}, not "
-            f"{SCHEMA_VERSION}); run `sglk calibrate` again"
+            f"{SCHEMA_VERSION}); remove it and run `sglk calibrate`"
         )
     try:
         found = structure(Calibration, value)
@@ -187,5 +187,5 @@ def read(path: Path) -> Calibration:
             for point in entry.points:
                 point.point()
     except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no calibration: {error}; run `sglk calibrate` again") from error
+        raise ConfigError(f"{str(path)!r} is no calibration: {error}; remove it and run `sglk calibrate`") from error
     return found
