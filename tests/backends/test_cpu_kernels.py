@@ -10,12 +10,13 @@ from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels.library import kernels
-from sglk.backends.cpu_kernels.panels import pack_exactly
+from sglk.backends.cpu_kernels.panels import PanelMatrix, in_panels, pack_exactly, unpack_exactly
 from sglk.backends.cpu_kernels.registration import PROVIDER
 from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
 from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_int4, quantise_int8
+from sglk.backends.quantised import QuantisedMatrix, dequantise
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.rows import PagedRows
 
@@ -95,6 +96,24 @@ def test_weights_take_16_bits_only_where_that_loses_nothing() -> None:
     # These bf16 numbers are small enough to be fp16 numbers too.
     assert kinds == [torch.float32, torch.float16, torch.float16]
     assert pack_exactly(plain.bfloat16().float() * 2.0**100).numbers.dtype is torch.bfloat16
+
+
+def test_numbers_made_of_eight_bits_are_kept_in_them_and_change_no_bit() -> None:
+    """As the tensors of a GGUF file are made: fp16 scales, and 127 the largest of a group."""
+    made = quantise_int8(randn(100, 320), 32)
+    weight_OE = dequantise(QuantisedMatrix(made.values, made.scales_OG.half(), 32))
+    weight_OE[7, 32:64] = 0
+    packed, x_TE = pack_exactly(weight_OE), randn(9, 320, seed=1)
+    assert (packed.numbers.dtype, packed.nbytes) == (torch.int8, 128 * 320 + 128 * 10 * 2)
+    assert torch.equal(unpack_exactly(packed), weight_OE)
+    linear, rows = chosen(reference.linear), chosen(reference.embedding)
+    wide = PanelMatrix(in_panels(weight_OE), (100, 320))
+    for tokens in (1, 5, 9):
+        assert torch.equal(linear(x_TE[:tokens], packed, None), linear(x_TE[:tokens], wide, None))
+    ids_T = torch.tensor([99, 0, 7, 16])
+    assert torch.equal(rows(ids_T, packed), weight_OE[ids_T])
+    weight_OE[50, 3] += 1e-5
+    assert pack_exactly(weight_OE).numbers.dtype is torch.float32
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from sglk.backends.ops import Packing
-from sglk.backends.quantised import QuantisedMatrix
+from sglk.backends.quantise import quantise_int8
+from sglk.backends.quantised import QuantisedMatrix, dequantise
 
 PANEL = 16
+EIGHT_BIT_GROUP = 32
+ROWS = 256
+"""Rows that are looked at together, so that little memory is needed."""
 ALIGNED = 4 * PANEL
 """Outputs are filled up with zeros to a multiple of it: the kernel takes four panels at a time."""
 
@@ -28,14 +32,16 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class PanelMatrix:
-    """A matrix in panels, in the narrowest dtype that holds each of its numbers exactly; or quantised."""
+    """A matrix in panels, in the narrowest form that holds each of its numbers exactly; or quantised."""
 
     numbers: torch.Tensor
-    """[N, E, P] floats or int8; 4-bit numbers [N, E / 2, P], the first of two inputs in the low half of a byte."""
+    """[N, E, P]; of 4-bit numbers [N, E / 2, P], the first of two inputs in the low half of a byte."""
     shape: tuple[int, int]
     """O and E; of one expert where there are several."""
     scales_NGP: torch.Tensor | None = None
-    """fp32 or fp16; where quantised a weight is (number - zero) * scale."""
+    """fp32 or fp16; a weight is (number - zero) * scale. Absent for floats."""
+    group_size: int = 1
+    """Inputs that share a scale."""
     zeros_NGP: torch.Tensor | None = None
     """Of the same dtype; absent = 8 for 4-bit numbers, 0 for others."""
     original: QuantisedMatrix | None = None
@@ -51,14 +57,38 @@ class PanelMatrix:
 
 
 def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
-    """Lay a matrix out, in 16 bits where every number survives that."""
+    """Lay a matrix out, in 16 or 8 bits where every number survives that."""
     outputs, inputs = weight_OE.shape
-    return PanelMatrix(in_panels(weight_OE, _narrowest(weight_OE)), (outputs, inputs), dtype=weight_OE.dtype)
+    narrow = _narrowest(weight_OE)
+    if narrow is torch.float32 and (found := in_eight_bits(weight_OE)) is not None:
+        return replace(pack_quantised(found), original=None, dtype=weight_OE.dtype)
+    return PanelMatrix(in_panels(weight_OE, narrow), (outputs, inputs), dtype=weight_OE.dtype)
 
 
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
     """Return the matrix."""
-    return flat(packed.numbers, packed.shape[0]).to(packed.dtype)
+    numbers = flat(packed.numbers, packed.shape[0]).float()
+    if packed.scales_NGP is not None:
+        scales_OG = flat(packed.scales_NGP, packed.shape[0]).float()
+        numbers = numbers.mul_(scales_OG.repeat_interleave(packed.group_size, 1))
+    return numbers.to(packed.dtype)
+
+
+def in_eight_bits(weight_OE: torch.Tensor) -> QuantisedMatrix | None:
+    """Return the int8 values and scales of a matrix that was made of such, 32 inputs a scale; None for any other.
+
+    So are the 8-bit tensors of GGUF files (Q8_0), whose largest value in a group is always 127.
+    """
+    if weight_OE.shape[1] % EIGHT_BIT_GROUP:
+        return None
+    parts: list[QuantisedMatrix] = []
+    for rows_OE in torch.split(weight_OE, ROWS):
+        part = quantise_int8(rows_OE, EIGHT_BIT_GROUP)
+        if not torch.equal(dequantise(part), rows_OE):
+            return None
+        parts.append(part)
+    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales_OG for part in parts])
+    return QuantisedMatrix(values, scales, EIGHT_BIT_GROUP)
 
 
 def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
@@ -84,9 +114,9 @@ def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
     empty = [figure.new_empty(0, 0) for figure in figures]
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=empty[0])
     if weight.zeros_OG is None:
-        return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], None, original)
+        return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], weight.group_size, original=original)
     original = replace(original, zeros_OG=empty[1])
-    return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], panels[1], original)
+    return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], weight.group_size, panels[1], original)
 
 
 def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
@@ -111,7 +141,7 @@ def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None) -> torc
     outputs, columns = matrix_OE.shape
     whole, rest = divmod(outputs, PANEL)
     panels = matrix_OE.new_zeros((_filled(outputs) // PANEL, columns, PANEL), dtype=dtype)
-    panels[:whole] = matrix_OE[: whole * PANEL].unflatten(0, (whole, PANEL)).transpose(1, 2)
+    panels[:whole] = matrix_OE[: whole * PANEL].reshape(whole, PANEL, columns).transpose(1, 2)
     if rest:
         panels[whole, :, :rest] = matrix_OE[whole * PANEL :].t()
     return panels
@@ -131,6 +161,5 @@ def _narrowest(weight_OE: torch.Tensor) -> torch.dtype:
 
 
 def _holds(dtype: torch.dtype, weight_OE: torch.Tensor) -> bool:
-    """Return whether the dtype has every number of the matrix, looking at parts so that little memory is needed."""
-    parts = (weight_OE[start : start + 256] for start in range(0, len(weight_OE), 256))
-    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)
+    """Return whether the dtype has every number of the matrix."""
+    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in torch.split(weight_OE, ROWS))

@@ -91,8 +91,46 @@ INLINE void finish(float *y, size_t width, floats left, floats right, int first,
     }
 }
 
-/* Where a tile finds its weights: in the panels, or expanded to fp32 before it starts or a few inputs at a time. */
-enum { READY = 5, STEPWISE = 6 };
+/* Where a tile finds its weights: in the panels, there with one scale for all inputs of a step, or expanded to fp32
+ * before it starts or step by step. */
+enum { SCALED = 16, READY, STEPWISE };
+
+/* What a tile reads: `numbers` of its first panel, those of the next `bytes` further. */
+struct reading {
+    const char *numbers;
+    size_t bytes;
+    const float *expanded;
+    floats scales[8], offsets[8];
+};
+
+/* Eight weights of input e of panel p; 4-bit numbers of an odd input are in the high half of a byte. */
+INLINE floats weight_at(const struct reading *from, int source, int kind, size_t e, int odd, int p, int half) {
+    if (source == READY || source == STEPWISE) return load(from->expanded + (p * STEP + e) * PANEL + 8 * half);
+    const char *numbers = from->numbers + p * from->bytes;
+    if (source != SCALED) return load_kind(numbers, e * PANEL + 8 * half, source);
+    const floats scale = from->scales[2 * p + half];
+    if (kind == INT8) return load_signed((const int8_t *)numbers + e * PANEL + 8 * half) * scale;
+    const ints pair = load_bytes((const uint8_t *)numbers + e / 2 * PANEL + 8 * half);
+    return multiply_add(to_floats(odd ? pair >> 4 : pair & 15), scale, from->offsets[2 * p + half]);
+}
+
+/* Input e, number `at` of what is expanded, of `mr` tokens. */
+INLINE void step(int mr, int np, int source, int kind, const struct reading *from, size_t e, size_t at, int odd,
+                 const float *x, size_t inputs, floats sums[TILE][8]) {
+    floats weights[8];
+#pragma GCC unroll 8
+    for (int p = 0; p < np; p++)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++)
+            weights[2 * p + half] = weight_at(from, source, kind, source > SCALED ? at : e, odd, p, half);
+#pragma GCC unroll 8
+    for (int t = 0; t < mr; t++) {
+        const floats value = splat(x[t * inputs + e]);
+#pragma GCC unroll 8
+        for (int half = 0; half < 2 * np; half++)
+            sums[t][half] = multiply_add(weights[half], value, sums[t][half]);
+    }
+}
 
 /* Inputs [start, end) of one block, `mr` tokens by `np` panels. */
 INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, size_t panel, size_t start, size_t end,
@@ -102,35 +140,31 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
     for (int t = 0; t < mr; t++)
 #pragma GCC unroll 8
         for (int half = 0; half < 2 * np; half++) sums[t][half] = splat(0);
-    const size_t bytes = panel_bytes(w, source), inputs = w->inputs;
-    const char *numbers = (const char *)w->numbers + panel * bytes;
+    const size_t bytes = panel_bytes(w, kind), inputs = w->inputs;
     float some[4 * STEP * PANEL];
+    struct reading reading = {.numbers = (const char *)w->numbers + panel * bytes, .bytes = bytes, .expanded = some};
     for (size_t from = start; from < end; from += STEP) {
-        size_t to = from + STEP < end ? from + STEP : end;
+        const size_t to = from + STEP < end ? from + STEP : end;
+        if (source == READY) reading.expanded = ready + (from - start) * PANEL;
         if (source == STEPWISE)
             for (int p = 0; p < np; p++) expand(w, panel + p, from, to, kind, some + p * STEP * PANEL);
-        for (size_t e = from; e < to; e++) {
-            floats weights[8];
+        if (source == SCALED)
 #pragma GCC unroll 8
             for (int p = 0; p < np; p++) {
+                const size_t at = ((panel + p) * w->groups + from / w->group) * PANEL;
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; half++) {
-                    if (source == READY)
-                        weights[2 * p + half] = load(ready + (e - start) * PANEL + 8 * half);
-                    else if (source == STEPWISE)
-                        weights[2 * p + half] = load(some + (p * STEP + e - from) * PANEL + 8 * half);
-                    else
-                        weights[2 * p + half] = load_kind(numbers + p * bytes, e * PANEL + 8 * half, source);
+                    const floats scale = figures(w, w->scales, at + 8 * half);
+                    reading.scales[2 * p + half] = scale;
+                    reading.offsets[2 * p + half] = -figures(w, w->zeros, at + 8 * half) * scale;
                 }
             }
-#pragma GCC unroll 8
-            for (int t = 0; t < mr; t++) {
-                floats value = splat(x[t * inputs + e]);
-#pragma GCC unroll 8
-                for (int half = 0; half < 2 * np; half++)
-                    sums[t][half] = multiply_add(weights[half], value, sums[t][half]);
-            }
+        size_t e = from;
+        for (; e + 2 <= to; e += 2) {
+            step(mr, np, source, kind, &reading, e, e - from, 0, x, inputs, sums);
+            step(mr, np, source, kind, &reading, e + 1, e + 1 - from, 1, x, inputs, sums);
         }
+        if (e < to) step(mr, np, source, kind, &reading, e, e - from, 0, x, inputs, sums);
     }
     /* Not unrolled: the sums go through memory, which keeps the code small. */
     for (int t = 0; t < mr; t++)
@@ -165,7 +199,9 @@ static void few_from_panels(int kind, const struct weight *w, const float *x, si
     if (kind == FP32) few_tokens(FP32, kind, w, x, count, bias, y, first, last);
     else if (kind == FP16) few_tokens(FP16, kind, w, x, count, bias, y, first, last);
     else if (kind == BF16) few_tokens(BF16, kind, w, x, count, bias, y, first, last);
-    else few_tokens(STEPWISE, kind, w, x, count, bias, y, first, last);
+    else if (w->groups > 1 && w->group % STEP) few_tokens(STEPWISE, kind, w, x, count, bias, y, first, last);
+    else if (kind == INT8) few_tokens(SCALED, INT8, w, x, count, bias, y, first, last);
+    else few_tokens(SCALED, INT4, w, x, count, bias, y, first, last);
 }
 
 /* Tokens [0, count) of a chunk against one block of a panel, in tiles of nearly equal size. */
@@ -224,6 +260,16 @@ static void many_tokens(int kind, const struct weight *w, const float *x, size_t
     }
 }
 
+INLINE float one_number(const void *from, size_t at, int kind) {
+    if (kind == FP32) return ((const float *)from)[at];
+    const uint16_t bits = ((const uint16_t *)from)[at];
+    if (kind == FP16) return half_to_float(bits);
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
 /* The matrix of one expert of several that lie one after the other, each filled up to whole panels. */
 static struct weight of_expert(const struct weight *w, int kind, size_t panels, size_t expert) {
     struct weight own = *w;
@@ -258,20 +304,21 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
     }
 }
 
-/* Rows of a matrix in panels: y[t] = W[ids[t]]. */
-void sglk_rows(int kind, const void *numbers, size_t inputs, const int64_t *ids, size_t count, float *y) {
+/* Rows of a matrix in panels: y[t] = W[ids[t]]. 8-bit numbers have scales, one for each group of inputs. */
+void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, size_t inputs, size_t group,
+               const int64_t *ids, size_t count, float *y) {
+    const size_t groups = (inputs + group - 1) / group;
     for (size_t t = 0; t < count; t++) {
-        size_t at = (size_t)ids[t] / PANEL * inputs * PANEL + (size_t)ids[t] % PANEL;
+        const size_t panel = (size_t)ids[t] / PANEL, o = (size_t)ids[t] % PANEL;
         float *row = y + t * inputs;
-        for (size_t e = 0; e < inputs; e++, at += PANEL) {
-            if (kind == FP32) {
-                row[e] = ((const float *)numbers)[at];
-            } else if (kind == FP16) {
-                row[e] = half_to_float(((const uint16_t *)numbers)[at]);
-            } else {
-                uint32_t bits = (uint32_t)((const uint16_t *)numbers)[at] << 16;
-                memcpy(&row[e], &bits, sizeof bits);
+        for (size_t e = 0; e < inputs; e++) {
+            const size_t at = (panel * inputs + e) * PANEL + o;
+            if (kind != INT8) {
+                row[e] = one_number(numbers, at, kind);
+                continue;
             }
+            const size_t figure = (panel * groups + e / group) * PANEL + o;
+            row[e] = (float)((const int8_t *)numbers)[at] * one_number(scales, figure, scale_kind);
         }
     }
 }

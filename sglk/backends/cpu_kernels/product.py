@@ -24,15 +24,15 @@ class ProductKernel:
         ]
         self._rows = library.sglk_rows
         self._rows.restype = None
-        self._rows.argtypes = [number, pointer, size, pointer, size, pointer]
+        self._rows.argtypes = [number, pointer, number, pointer, size, size, pointer, size, pointer]
 
     def linear(self, x_TE: torch.Tensor, weight_OE: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight_OE` is what `pack_exactly` returned."""
-        return self._run(x_TE, weight_OE, bias_O, 1)
+        return self._run(x_TE, weight_OE, bias_O)
 
     def quantised(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight` is what `pack_quantised` returned."""
-        return self._run(in_stored_order(x_TE, weight.original), weight, bias_O, weight.original.group_size)
+        return self._run(in_stored_order(x_TE, weight.original), weight, bias_O)
 
     def embedding(self, ids_T: torch.Tensor, weight_VE: Any) -> torch.Tensor:
         """Return the rows of what `pack_exactly` returned."""
@@ -42,39 +42,34 @@ class ProductKernel:
         # C reads wherever it is told to.
         if len(ids_T) and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < vocabulary:
             raise IndexError(f"a token id is outside of the vocabulary of {vocabulary}")
-        numbers = weight_VE.numbers
-        self._rows(KINDS[numbers.dtype], numbers.data_ptr(), width, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
+        sizes = (width, weight_VE.group_size)
+        self._rows(*_stored(weight_VE), *sizes, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
         return y_TE.to(weight_VE.dtype)
 
     def of_experts(self, x_RE: torch.Tensor, weights: PanelMatrix, visits: Visits) -> torch.Tensor:
         """Return y_RO: rows in the order of `visits`, each times the matrix of its expert."""
-        original = weights.original
-        if original is None:
-            return self._run(x_RE, weights, None, 1, visits)
-        return self._run(in_stored_order(x_RE, original), weights, None, original.group_size, visits)
+        if weights.original is not None:
+            x_RE = in_stored_order(x_RE, weights.original)
+        return self._run(x_RE, weights, None, visits)
 
     def _run(
         self,
         x_TE: torch.Tensor,
         weight: PanelMatrix,
         bias_O: torch.Tensor | None,
-        group: int,
         visits: Visits | None = None,
     ) -> torch.Tensor:
         outputs, inputs = weight.shape
         x_TE = x_TE.contiguous()
         y_TO = torch.empty(len(x_TE), outputs)
-        numbers, scales, zeros = weight.numbers, weight.scales_NGP, weight.zeros_NGP
+        zeros = weight.zeros_NGP
         self._product(
-            KINDS[numbers.dtype],
-            numbers.data_ptr(),
-            0 if scales is None else KINDS[scales.dtype],
-            None if scales is None else scales.data_ptr(),
+            *_stored(weight),
             None if zeros is None else zeros.data_ptr(),
-            MIDDLE if numbers.dtype is torch.uint8 else 0,
+            MIDDLE if weight.numbers.dtype is torch.uint8 else 0,
             inputs,
             outputs,
-            group,
+            weight.group_size,
             None if visits is None else visits.experts.ctypes.data,
             None if visits is None else visits.starts.ctypes.data,
             1 if visits is None else len(visits.experts),
@@ -85,3 +80,11 @@ class ProductKernel:
             torch.get_num_threads(),
         )
         return y_TO
+
+
+def _stored(weight: PanelMatrix) -> tuple[int, int, int, int | None]:
+    """Return the kinds and places of numbers and scales."""
+    numbers, scales = weight.numbers, weight.scales_NGP
+    if scales is None:
+        return KINDS[numbers.dtype], numbers.data_ptr(), 0, None
+    return KINDS[numbers.dtype], numbers.data_ptr(), KINDS[scales.dtype], scales.data_ptr()
