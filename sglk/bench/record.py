@@ -163,6 +163,10 @@ class GroupRecord:
     """Part of the run that its engines spent in steps, on average."""
     kv_capacity_tokens: int
     """Of one replica."""
+    kv_bytes_per_token: int
+    """On one device."""
+    peak_kv_tokens: int
+    """Most tokens of one replica that live requests held at a time."""
     weights_bytes: int
     """Of one device."""
     runtime: dict[str, Any]

@@ -46,6 +46,8 @@ class VirtualEngine:
         self.core = core
         self.busy_s = 0.0
         """Seconds spent in steps."""
+        self.peak_tokens = 0
+        """Most KV tokens that live requests have held at a time."""
         self._step_s = step_s
         self._clock = clock
         self._times = times
@@ -109,6 +111,7 @@ class VirtualEngine:
         if batch is None:
             self._running = False
             return
+        self.peak_tokens = max(self.peak_tokens, self.core.used_tokens)
         seconds = self._step_s(batch)
         self.busy_s += seconds
         self._clock.after(seconds, lambda: self._end(batch))

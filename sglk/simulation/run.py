@@ -182,6 +182,8 @@ def _groups(
                 requests=len(own),
                 busy_share=_busy_share(replicas, span_s),
                 kv_capacity_tokens=first.engine.core.pool.num_tokens,
+                kv_bytes_per_token=first.plan.found.kv_bytes_per_token,
+                peak_kv_tokens=max(each.engine.peak_tokens for each in replicas),
                 weights_bytes=first.plan.found.weights.total,
                 runtime=asdict(first.plan.config.runtime),
                 cost=CostRecord(basis.kind, basis.name, basis.error, list(basis.notes)),
