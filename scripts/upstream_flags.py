@@ -1,11 +1,13 @@
 """Prints the table of flags of an upstream engine, made from its real parser: run it in that engine's environment.
 
     .upstream/sglang/bin/python scripts/upstream_flags.py sglang > sglk/upstream/tables/sglang-0.5.18.json
+    VLLM_TARGET_DEVICE=cpu .upstream/vllm/bin/python scripts/upstream_flags.py vllm > ...
 
 Standard library and the engine only. One flag a line, so that two versions compare well.
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import sys
@@ -81,7 +83,10 @@ def main() -> None:
     """Print the table of the engine named on the command line."""
     engine = sys.argv[1]
     version = importlib.metadata.version(engine)
-    rows = [f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in flags_of(engine, parser_of(engine))]
+    # What engines say while they are imported is not part of the table.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = list(flags_of(engine, parser_of(engine)))
+    rows = [f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in found]
     head = f'{{"engine": {json.dumps(engine)}, "version": {json.dumps(version)}, "flags": {{\n'
     print(head + ",\n".join(rows) + "\n}}")
 
