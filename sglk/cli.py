@@ -22,6 +22,7 @@ COMMANDS = {
     "plugins": ("sglk.commands.plugins", "list the chip plugins and what is wrong with them"),
     "doctor": ("sglk.commands.doctor", "look for what keeps a chip from serving on this machine"),
     "plan": ("sglk.commands.plan", "say whether and how a model fits, before anything starts"),
+    "render": ("sglk.commands.render", "write the files that run a deployment elsewhere"),
     "simulate": ("sglk.commands.simulate", "let a deployment serve a workload on a virtual clock, without the device"),
     "calibrate": ("sglk.commands.calibrate", "measure the engine's steps on this chip, so that they can be predicted"),
     "ops": ("sglk.commands.ops", "list, test and time the ops of a model on a chip"),

@@ -1,7 +1,7 @@
 """Words that can stand next on a command line, for shell completion."""
 
 from sglk.cli import COMMANDS, command_position
-from sglk.config import check, check_bench, check_engine, check_service, check_study
+from sglk.config import check, check_bench, check_engine, check_render, check_service, check_study
 from sglk.config.keys import GROUPS, ROOTS, leaves
 from sglk.config.search_path import search_path
 from sglk.plugins import backend_names
@@ -26,6 +26,7 @@ _COMPOSING = {
     "doctor": "serve",
     "ops": "ops",
     "plan": "plan",
+    "render": "render",
     "calibrate": "calibrate",
     "simulate": "simulate",
 }
@@ -39,10 +40,11 @@ _VALUES = {
     "server.log_level": check_service.LOG_LEVELS,
     "server.log_format": check_service.LOG_FORMATS,
     "engine.name": check_engine.ENGINES,
+    "target": check_render.TARGETS,
     "plan.engine": check.PLANNED_ENGINES,
+    "calibration": ("auto", "none"),
     "workload.kind": check_bench.WORKLOADS,
     "workload.arrival": check_bench.ARRIVALS,
-    "calibration": ("auto", "none"),
     "bench.api": check_bench.APIS,
     "bench.cache": check_bench.CACHES,
     "search.sampler": check_study.SAMPLERS,

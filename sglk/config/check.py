@@ -10,6 +10,7 @@ from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.check_bench import load_problems, workload_problems
 from sglk.config.check_calibrate import calibration_problems
 from sglk.config.check_engine import engine_problems
+from sglk.config.check_render import render_problems
 from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_simulate import simulation_problems
 from sglk.config.check_study import objective_problems, search_problems, study_problems
@@ -18,6 +19,7 @@ from sglk.config.ops_schema import OpsConfig, TrialOpsConfig
 from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.config.quantization import is_declared
 from sglk.config.ranges import at_least, at_most, listed, one_of, positive
+from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig
 from sglk.config.simulate_schema import SimulateConfig
 from sglk.config.tensor_parallel import SplitSizes, ranks_of
@@ -73,6 +75,8 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield from _trial_ops(config.ops)
     if isinstance(config, CalibrateConfig):
         yield from calibration_problems(config)
+    if isinstance(config, RenderConfig):
+        yield from render_problems(config)
     if isinstance(config, PlanConfig):
         yield from _room(config.plan)
     if isinstance(config, TuneConfig):

@@ -37,6 +37,7 @@ from sglk.config.plan_schema import PlanConfig
 from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
 from sglk.config.quoting import quoted
+from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
@@ -95,6 +96,10 @@ def compose(
 def compose(
     command: Literal["plan"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
 ) -> Composed[PlanConfig]: ...
+@overload
+def compose(
+    command: Literal["render"], overrides: Sequence[str] = (), config_dir: str | Path | None = None
+) -> Composed[RenderConfig]: ...
 @overload
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]: ...
 def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Composed[Any]:

@@ -29,6 +29,6 @@ class UpstreamConfig:
     environment: dict[str, str] = field(default_factory=dict)
     """Variables for its process; one that is set already stays."""
     flags: dict[str, Any] = field(default_factory=dict)
-    """Flags without their dashes, such as `attention-backend: kunlun`; `engine.extra_args` goes before."""
+    """Flags without their dashes, such as `attention-backend: triton`; `engine.extra_args` goes before."""
     page_multiple: int = 1
     """Tokens of which a KV page must be a multiple; a smaller page is rounded up."""

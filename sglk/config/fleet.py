@@ -22,6 +22,8 @@ _NOT_SHARED = (
     "backend.options",
     "workload",
     "plan",
+    "target",
+    "render",
     "simulate",
     "calibration",
     "bench",

@@ -14,6 +14,7 @@ from sglk.config.bench_schema import BenchConfig
 from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.plan_schema import PlanConfig
+from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ServeConfig
 from sglk.config.simulate_schema import SimulateConfig
 from sglk.config.tune_schema import TuneConfig
@@ -24,6 +25,7 @@ ROOTS: dict[str, type[ServeConfig]] = {
     "tune": TuneConfig,
     "ops": OpsConfig,
     "plan": PlanConfig,
+    "render": RenderConfig,
     "calibrate": CalibrateConfig,
     "simulate": SimulateConfig,
 }
@@ -35,6 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "tune": ("chip", "model", "backend", "engine", "runtime", "workload", "objective", "search", "profiles"),
     "ops": ("chip", "model", "backend", "engine", "runtime", "profiles"),
     "plan": ("chip", "model", "backend", "engine", "runtime", "profiles"),
+    "render": ("chip", "model", "backend", "engine", "runtime", "profiles"),
     "calibrate": ("chip", "model", "backend", "engine", "runtime"),
     "simulate": ("chip", "model", "backend", "engine", "runtime", "workload", "profiles"),
 }

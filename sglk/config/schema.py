@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from omegaconf import MISSING
 
+from sglk.config.container_schema import ContainerConfig
 from sglk.config.engine_schema import EngineConfig, UpstreamConfig
 from sglk.config.provenance import ProfileRecord
 
@@ -136,6 +137,8 @@ class BackendConfig:
     """Environment variable by which the chip's libraries choose among its devices, for engines that are not sglk's."""
     upstream: dict[str, UpstreamConfig] = field(default_factory=dict)
     """What engines that are not sglk's own need on the chip, by their names."""
+    container: ContainerConfig = field(default_factory=ContainerConfig)
+    """How a container gets the chip's devices, for rendered files."""
 
 
 @dataclass
