@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from sglk.config.profiles import content_hash
+from sglk.config.check_engine import ENGINES
+from sglk.config.profiles import NATIVE, content_hash
 from sglk.config.provenance import SCHEMA_VERSION, ProfileRecord
 from sglk.config.schema import ServeConfig
 
@@ -15,7 +16,8 @@ def doubts(file: Path, config: ServeConfig, today: date) -> list[str]:
     """Return a line for each reason to doubt that the profile in `file`, part of `config`, is what `config` needs."""
     if config.profile is None:
         return []
-    tune = f"sglk tune chip={config.chip.name} model={config.model.name}"
+    engine = "" if config.engine.name == NATIVE else f" engine={config.engine.name}"
+    tune = f"sglk tune chip={config.chip.name} model={config.model.name}{engine}"
     return [f"profile {file} {reason}" for reason in _reasons(file, config.profile, config, today, tune)]
 
 
@@ -27,6 +29,9 @@ def _reasons(file: Path, profile: ProfileRecord, config: ServeConfig, today: dat
         # A profile written by hand need not say what it is for.
         if measured not in ("?", used):
             yield f"was measured with {group} {measured!r}, not {used!r}; make one for it: {tune}"
+    tuned_for = (profile.engine or "").partition(" ")[0]
+    if tuned_for in ENGINES and tuned_for != config.engine.name:
+        yield f"was tuned for engine={tuned_for}, not {config.engine.name}; make one for it: {tune}"
     simulating = (profile.engine or "").endswith(f" on {config.backend.name}")
     if profile.kind == "simulated" and not simulating:
         yield f"was simulated, not measured on the chip; measure it: {tune}"

@@ -64,6 +64,7 @@ def test_a_profile_written_by_hand_is_not_doubted(file: Path, text: str) -> None
         ({"model": ProfileModel("other")}, "was measured with model 'other', not 'smollm2'"),
         ({"expires": "soon"}, "has expires='soon', which is not a date"),
         ({"kind": "simulated", "engine": "native on sim"}, "was simulated, not measured on the chip"),
+        ({"engine": "sglang 0.5.18 on cpu"}, "was tuned for engine=sglang, not native"),
     ],
 )
 def test_a_profile_of_something_else_is_doubted(file: Path, changes: dict[str, Any], reason: str) -> None:
