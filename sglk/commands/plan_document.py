@@ -42,6 +42,7 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "dtype": found.dtype,
         "quantization": found.quantization,
         "tp_size": found.tp_size,
+        "tp_size_note": plan.note,
         "tp_sizes": plan.subject.tp_sizes(plan.subject.scheme),
         "per_device": {
             "memory": room.total,
@@ -71,13 +72,13 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
     }
 
 
-def _upstream(plan: ReplicaPlan) -> dict[str, Any] | None:
 def _speed(found: Speed | str | None) -> dict[str, Any]:
     if not isinstance(found, Speed):
         return {"speed": None, "no_speed": found}
     return {"speed": {"kind": "estimated", **asdict(found), "output_tokens_per_s": found.output_tokens_per_s}}
 
 
+def _upstream(plan: ReplicaPlan) -> dict[str, Any] | None:
     if not plan.upstream:
         return None
     automatic, with_our_chunk = ({**asdict(each), "kv_tokens": plan.upstream_kv_tokens(each)} for each in plan.upstream)

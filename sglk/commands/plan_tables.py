@@ -55,6 +55,8 @@ def _print_details(plan: ReplicaPlan, screen: Console, one_of_several: bool) -> 
     if one_of_several:
         screen.print(f"\n{plan.name}", style="bold", highlight=False)
     screen.print(f"\n{plan.verdict}: {plan.why}", style=_STYLES[plan.verdict], highlight=False)
+    if plan.note is not None:
+        screen.print(plan.note, highlight=False)
     for line in plan.warnings:
         screen.print(f"beware: {line}", style="yellow", highlight=False)
     _print_ways(plan, screen)
@@ -70,7 +72,8 @@ def _print_details(plan: ReplicaPlan, screen: Console, one_of_several: bool) -> 
 
 def _print_ways(plan: ReplicaPlan, screen: Console) -> None:
     if plan.ways:
-        screen.print("\nto make it fit, the cheapest first", style="bold")
+        aim = "fit fewer devices" if plan.verdict == "fits" else "fit"
+        screen.print(f"\nto make it {aim}, the cheapest first", style="bold")
     for way in plan.ways[:_WAYS_SHOWN]:
         screen.print("  " + " ".join(f"{key}={value}" for key, value in way.changes.items()), highlight=False)
         screen.print(f"    {'; '.join(way.why)}; {way.result.kv_tokens} KV tokens", style="dim", highlight=False)

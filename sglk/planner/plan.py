@@ -35,7 +35,12 @@ class ReplicaPlan:
     verdict: Verdict
     why: str
     ways: list[Way]
-    """Smallest sets of changes that make it fit, the cheapest first; empty where it fits, or nothing helps."""
+    """Smallest sets of changes that make it fit, the cheapest first; empty where it fits, or nothing helps.
+
+    Where it fits on several devices, of which nobody said how many, those that make it fit fewer.
+    """
+    note: str | None
+    """Why it has as many devices as it has; None where that was said, or is one."""
     undeclared: list[str]
     """Schemes that would make it fit this number of devices, where no change does and the chip has them not."""
     warnings: list[str]
@@ -133,13 +138,14 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
     wanted = Wanted(context_length, asked.requests)
     found = subject.footprint(subject.runtime)
     good = fits(found, wanted)
-    ways = [] if good else ways_to_fit(subject, wanted)
+    ways = _ways(subject, wanted, found, replica.note is not None)
     return ReplicaPlan(
         name=replica.name,
         config=replica.config,
         subject=subject,
         wanted=wanted,
         found=found,
+        note=replica.note,
         verdict="fits" if good else "fits with changes" if ways else "cannot",
         why=_why(found, wanted, subject.runtime.mem_fraction_static) + _nothing_helps(subject, good or bool(ways)),
         ways=ways,
@@ -147,6 +153,14 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         warnings=list(_warnings(found, subject, wanted)),
         upstream=_upstream(replica.config, subject) if (asked.engine or replica.config.engine.name) == "sglang" else [],
     )
+
+
+def _ways(subject: Subject, wanted: Wanted, found: Footprint, automatic: bool) -> list[Way]:
+    good = fits(found, wanted)
+    if not automatic:
+        return [] if good else ways_to_fit(subject, wanted)
+    single = replace(subject, runtime=replace(subject.runtime, tp_size=1))
+    return [way for way in ways_to_fit(single, wanted) if way.result.tp_size < found.tp_size or not good]
 
 
 def _same_devices(ways: Sequence[Way], found: Footprint) -> bool:

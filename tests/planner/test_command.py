@@ -56,6 +56,35 @@ def test_the_document_keeps_its_names(capsys: pytest.CaptureFixture[str]) -> Non
     assert replica["upstream"] is None
 
 
+def test_a_number_of_devices_that_was_chosen_is_explained_and_what_would_do_with_fewer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("chip=kunlun", "model=qwen32b", "backend=sim")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    note = "qwen32b in fp16 needs 65.5 GB a device, kunlun plans 25.8 GB: serving on 4 devices (runtime.tp_size=4)"
+    assert note in out
+    assert "to make it fit fewer devices" in out
+    (replica,) = document(capsys, *words)["replicas"]
+    assert (replica["tp_size"], replica["tp_size_note"], replica["verdict"]) == (4, note, "fits")
+    assert [way["changes"] for way in replica["ways"]] == [{"runtime.tp_size": "2", "runtime.quantization": "w8a8"}]
+    (stated,) = document(capsys, *words, "runtime.tp_size=4")["replicas"]
+    assert (stated["tp_size_note"], stated["ways"], stated["kv"]) == (None, [], replica["kv"])
+
+
+def test_a_size_that_does_not_divide_the_model_s_own_files_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    code, _, err = run(capsys, "chip=h100", f"model={folder}", "runtime.tp_size=3")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "runtime.tp_size=3 does not split the" in err
+    groups = ("runtime.tp_size=8", "runtime.quantization=w4a16", "backend=sim")
+    code, _, err = run(capsys, "chip=cpu", "model=qwen72b", *groups)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "tp_size=8 would cut groups of 32 inputs that share a scale in w4a16 of 'qwen72b'; allowed: 1, 2, 4" in err
+
+
 def test_the_changes_of_a_group_are_told_as_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     groups = "[{name: old, devices: ['cuda:0'], chip: rtx4090}, {name: new, devices: ['cuda:1']}]"
     code, out, _ = run(capsys, "chip=h100", "model=qwen32b", f"groups={groups}", "plan.context_length=4096")
