@@ -22,7 +22,7 @@ from sglk.planner.placement import place
 from sglk.simulation.run import simulate
 
 _EXAMPLES = (
-    "sglk simulate chip=kunlun model=qwen32b runtime.tp_size=2 workload=long_prompt",
+    "sglk simulate chip=l20 model=qwen32b runtime.tp_size=2 workload=long_prompt",
     "sglk simulate chip=h100 model=qwen7b workload=azure workload.file=conv.csv simulate.replicas=4",
     "sglk simulate chip=a100_80g model=qwen7b workload=random workload.arrival=poisson workload.rate=8 --json",
     """sglk simulate chip=h100 model=qwen7b groups='[{devices: "cuda:0", weight: 80}, {chip: l20, devices: "cuda:1", """
