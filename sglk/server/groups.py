@@ -200,6 +200,10 @@ def _describe_replica(deployment: Entry, replica: Replica) -> dict[str, Any]:
         "chip": config.chip.name,
         "devices": config.groups[0].devices,
         "simulated": engine is not None and engine.simulated,
+        # What `auto` came to on this device; an engine of another kind does not tell.
+        "dtype": None if engine is None else engine.dtype,
+        "kv_cache_dtype": None if engine is None else engine.kv_cache_dtype,
+        "quantization": None if engine is None else engine.quantization,
         "state": replica.state,
         "breaker": replica.breaker.state,
         "last_error": replica.breaker.last_error,

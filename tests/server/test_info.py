@@ -59,6 +59,18 @@ def test_dtypes_and_quantisation_are_those_of_the_loaded_model() -> None:
     assert (info["dtype"], info["kv_cache_dtype"], info["quantization"]) == ("bf16", "fp8_e4m3", "w4a16")
 
 
+def test_each_group_tells_what_auto_came_to_on_its_device() -> None:
+    runners = {"a": ScriptedRunner(), "b": ScriptedRunner()}
+    runners["b"].dtype, runners["b"].kv_cache_dtype = "fp16", "int8"
+    with serving(runners) as served:
+        groups = served.get("/server_info").json()["groups"]
+
+    told = {each["name"]: each["replicas"][0] for each in groups}
+    keys = ("dtype", "kv_cache_dtype", "quantization")
+    assert [told["a"][key] for key in keys] == ["fp32", "fp32", None]
+    assert [told["b"][key] for key in keys] == ["fp16", "int8", None]
+
+
 def test_benchmark_clients_find_what_they_read(served: Served) -> None:
     info = served.get("/model_info").json()
 
