@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sglk.config.check_engine import NATIVE
 from sglk.config.fleet import ReplicaConfig
+from sglk.config.profiles import NATIVE
 from sglk.errors import ConfigError
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import FIRST_PORT, compose_command

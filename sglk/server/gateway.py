@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sglk.cluster.fleet import Fleet
 from sglk.cluster.group import ReplicaEngine
-from sglk.config.check_engine import NATIVE
 from sglk.config.fleet import ReplicaConfig
+from sglk.config.profiles import NATIVE
 from sglk.config.schema import ServeConfig
 from sglk.engine.messages import GenerateRequest
 from sglk.errors import ConfigError

@@ -1,7 +1,7 @@
 """Routes that are answered by engines elsewhere: the request goes to one of them, and its answer back, as they are."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,6 +18,7 @@ from sglk.server.choices import new_id
 from sglk.server.counting import set_outcome
 from sglk.server.entry import Entry, entry_of
 from sglk.server.errors import error_body
+from sglk.server.request_record import current_request_id
 from sglk.server.streaming import event, unless_client_leaves
 from sglk.upstream.messages import ProxyOutput, ProxyRequest
 
@@ -111,9 +112,16 @@ def _proxy_request(entry: Entry, request: Request, body: bytes) -> ProxyRequest:
         session=header or (user if isinstance(user, str) and user else None),
         method=request.method,
         path=f"{request.url.path}{query}",
-        headers=tuple(request.headers.items()),
+        headers=tuple(_headers(request)),
         body=body,
     )
+
+
+def _headers(request: Request) -> Iterator[tuple[str, str]]:
+    """Yield the client's headers; the request's id is the same on both sides."""
+    yield from ((name, value) for name, value in request.headers.items() if name != "x-request-id")
+    if (own := current_request_id()) is not None:
+        yield "x-request-id", own
 
 
 def _fields(body: bytes) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import httpx
 
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.upstream.messages import ProxyOutput, ProxyRequest
-from sglk.upstream.probe import authorization, connect, unhealthy
+from sglk.upstream.probe import PROBE_TIMEOUT_S, authorization, connect, unhealthy
 from sglk.upstream.process import UpstreamProcess
 from sglk.upstream.relay import Relay, open_client
 from sglk.upstream.scrape import read_stats
@@ -56,7 +56,7 @@ class UpstreamEngine:
         self._failure: str | None = None
         self._silent_since_s: float | None = None
         self._stats = EngineStats()
-        self._submitted: set[str] = set()
+        self._submitted: dict[str, None] = {}
         """Requests that are on their way into their event loop."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
@@ -85,12 +85,12 @@ class UpstreamEngine:
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
         """Pass `request`, a ProxyRequest, on."""
         assert isinstance(request, ProxyRequest)
-        self._submitted.add(request.request_id)
+        self._submitted[request.request_id] = None
         request.loop.call_soon_threadsafe(self._start, request, on_output)
 
     def abort(self, request_id: str) -> None:
         """End a request early: its connection closes, from which the server learns it; unknown ids are ignored."""
-        self._submitted.discard(request_id)
+        self._submitted.pop(request_id, None)
         task = self._tasks.get(request_id)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
@@ -123,7 +123,7 @@ class UpstreamEngine:
         if request.request_id not in self._submitted:
             on_output(self._aborted(request))
             return
-        self._submitted.discard(request.request_id)
+        del self._submitted[request.request_id]
         client = self._loops.get(request.loop)
         if client is None:
             client = self._loops[request.loop] = open_client(self.url, authorization(self.key))
@@ -145,20 +145,27 @@ class UpstreamEngine:
         return ProxyOutput(request.request_id, (), "", 0, 0, 0, Finish("abort"), replica=self.name)
 
     def _look_on(self) -> None:
-        silent = 0
+        missed = 0
         while not self._closing.wait(LOOK_S):
-            why = unhealthy(self.url, self.key)
+            why, slow = self._look()
             if why is None:
-                silent, self._silent_since_s, self._failure = 0, None, None
+                missed, self._silent_since_s, self._failure = 0, None, None
                 self._scrape()
                 continue
-            silent += 1
-            if self._silent_since_s is None:
-                self._silent_since_s = time.monotonic()
-            if silent == LOST_AFTER and not why.startswith("/health answers") and "timed out" not in why:
-                self._failure = f"{self.url} does not answer: {why}"
-            elif silent >= LOST_AFTER and why.startswith("/health answers"):
-                self._failure = f"{self.url}{why}"
+            missed += 1
+            self._silent_since_s = self._silent_since_s or time.monotonic()
+            # One that is merely slow may come back: how long it may take is for `stuck_s`.
+            if missed >= LOST_AFTER and not slow:
+                self._failure = f"{self.url}: {why}"
+
+    def _look(self) -> tuple[str | None, bool]:
+        """Return what is wrong, if anything, and whether it is that there was no answer in time."""
+        try:
+            return unhealthy(self.url, self.key), False
+        except httpx.TimeoutException:
+            return f"no answer within {PROBE_TIMEOUT_S:g} s", True
+        except httpx.HTTPError as error:
+            return str(error) or type(error).__name__, False
 
     def _scrape(self) -> None:
         # Figures are worth having and not worth failing for.

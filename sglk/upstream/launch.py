@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 
 from sglk.config.api_keys import read_key
@@ -18,7 +17,7 @@ from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import LOOPBACK, compose_command
 from sglk.upstream.engine import UpstreamEngine
 from sglk.upstream.interpreter import require_installed
-from sglk.upstream.probe import unhealthy, without_token
+from sglk.upstream.probe import without_token
 from sglk.upstream.process import UpstreamProcess
 
 logger = logging.getLogger(__name__)
@@ -68,22 +67,20 @@ def free_port() -> int:
 
 
 def _start(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine:
-    key = secrets.token_urlsafe(24)
-    command = compose_command(replica.config, port=free_port(), environ=os.environ, key=key)
-    if not command.secrets:
-        key = ""
+    command = compose_command(replica.config, port=free_port(), environ=os.environ, key=secrets.token_urlsafe(24))
+    key = next(iter(command.secrets.values()), None)
     require_installed(command)
     for note in command.notes:
         logger.info("%s: %s", replica.name, note)
     logger.info("%s: %s", replica.name, command.shell())
     process = UpstreamProcess(command, log=log_file(replica), label=replica.name)
     try:
-        _await_token(process, command, replica, key or None, cancelled)
+        _await_token(process, command, replica, key, cancelled)
     except BaseException:
         process.stop()
         raise
     return UpstreamEngine(
-        replica.name, command.url, process=process, key=key or None, pause_s=replica.config.router.step_timeout_s
+        replica.name, command.url, process=process, key=key, pause_s=replica.config.router.step_timeout_s
     )
 
 
@@ -98,29 +95,25 @@ def _await_token(
     model = config.server.served_model_name or config.model.name
     limit_s = config.engine.start_timeout_s
     over_s = time.monotonic() + limit_s
-    last = "nothing was heard of it"
-    for probe in (partial(unhealthy, command.url), partial(without_token, command.url, model, key)):
-        while (why := probe()) is not None:
-            last = why
-            if (end := process.why_it_ended()) is not None:
-                raise RunError(end)
-            if cancelled.is_set():
-                raise RunError(f"the start of {process.label} was given up")
-            if time.monotonic() >= over_s:
-                said = " / ".join(process.tail(3)) or "nothing"
-                raise RunError(
-                    f"{process.label} gave no token within engine.start_timeout_s={limit_s:g} s: {last}; its last"
-                    f" words: {said} (log: {process.log})"
-                )
-            process.pause(_PROBE_EVERY_S)
+    while (why := without_token(command.url, model, key)) is not None:
+        if (end := process.why_it_ended()) is not None:
+            raise RunError(end)
+        if cancelled.is_set():
+            raise RunError(f"the start of {process.label} was given up")
+        if time.monotonic() >= over_s:
+            said = " / ".join(process.tail(3)) or "nothing"
+            raise RunError(
+                f"{process.label} gave no token within engine.start_timeout_s={limit_s:g} s: {why}; its last words:"
+                f" {said} (log: {process.log})"
+            )
+        process.pause(_PROBE_EVERY_S)
 
 
 def _find(replica: ReplicaConfig, url: str) -> UpstreamEngine:
     address = url.rstrip("/").removesuffix("/v1")
     file = replica.group.api_key_file
     key = None if file is None else read_key(file, f"api_key_file={file} of group {replica.group.name!r}")
-    if (
-        why := unhealthy(address, key) or without_token(address, replica.config.server.served_model_name, key)
-    ) is not None:
+    why = without_token(address, replica.config.server.served_model_name, key)
+    if why is not None:
         raise RunError(f"{replica.name}: the server at {address} does not generate: {why}")
     return UpstreamEngine(replica.name, address, key=key, pause_s=replica.config.router.step_timeout_s)

@@ -20,12 +20,9 @@ def authorization(key: str | None) -> dict[str, str]:
 
 
 def unhealthy(url: str, key: str | None = None, timeout_s: float = PROBE_TIMEOUT_S) -> str | None:
-    """Return why `/health` does not answer 200, None where it does."""
-    try:
-        with connect(url, key, timeout_s) as http:
-            status = http.get("/health").status_code
-    except httpx.HTTPError as error:
-        return _reason(error)
+    """Return what `/health` answers in place of 200, None where it does; raises httpx.HTTPError without an answer."""
+    with connect(url, key, timeout_s) as http:
+        status = http.get("/health").status_code
     return None if status == 200 else f"/health answers {status}"
 
 
@@ -42,6 +39,8 @@ def first_model(url: str, key: str | None) -> str:
 def without_token(url: str, model: str | None = None, key: str | None = None) -> str | None:
     """Return why a server does not generate a real token, None where it does; `model` = None: whichever it has."""
     try:
+        if (why := unhealthy(url, key)) is not None:
+            return why
         body = {"model": model or first_model(url, key), "prompt": "Hello", "max_tokens": 1, "temperature": 0}
         with connect(url, key, TOKEN_TIMEOUT_S) as http:
             response = http.post("/v1/completions", json=body)

@@ -145,9 +145,11 @@ def test_another_group_takes_over_what_has_not_begun(folder: Path, gpu: str) -> 
                 assert "error" not in ask(http, "hello", stream=stream).text
             bad = http.get("/admin/groups").json()["groups"][0]["replicas"][0]
             assert (bad["ended"], bad["moved"]) == ({"failed": 2}, 2)
-            http.post("/v1/completions", json={"prompt": "hi"}, headers={"authorization": "Bearer ours"})
+            told = {"authorization": "Bearer ours", "x-request-id": "mine"}
+            assert http.post("/v1/completions", json={"prompt": "hi"}, headers=told).headers["x-request-id"] == "mine"
     with client(gpu) as direct:
-        assert direct.get("/seen").json()["headers"]["authorization"] == "Bearer far-key"
+        seen = direct.get("/seen").json()["headers"]
+        assert (seen["authorization"], seen["x-request-id"]) == ("Bearer far-key", "mine")
 
 
 @pytest.mark.slow
