@@ -139,6 +139,18 @@ def test_the_entry_that_fits_best_is_taken() -> None:
     assert (search.found.entry.tp_size, search.found.entry.dtype, search.found.notes) == (1, "fp32", ())
 
 
+def test_a_folder_has_the_calibrations_of_several_chips() -> None:
+    write(entry(), cores=96)
+    write(entry(backend="cuda", dtype="bf16"), chip="h100")
+    find.FOLDER.rename("elsewhere")
+    for config, name in (
+        (planned(), "elsewhere/cpu-amd-epyc-9000-64-core-x2.json"),
+        (compose("plan", ("chip=h100", "model=smollm2", "profiles=none")).config, "elsewhere/h100-amd"),
+    ):
+        assert cost_model(config, "elsewhere").basis.name.startswith(name)
+    assert cost_model(compose("plan", ("chip=l20", "profiles=none")).config, "elsewhere").basis.kind == "roofline"
+
+
 def test_none_means_peak_figures() -> None:
     write(entry(), chip="h100")
     assert cost_model(compose("plan", ("chip=h100", "model=smollm2", "profiles=none")).config, "none").basis.kind == (
@@ -149,7 +161,7 @@ def test_none_means_peak_figures() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda data: data | {"chip": "h100"}, r"is of chip 'h100', not of 'cpu'; write calibration=none"),
+        (lambda data: data | {"chip": "h100"}, r"is of chip 'h100', not of 'cpu'; name its folder where several chips"),
         (lambda data: data | {"entries": []}, r"has no entry for backend cpu in fp32 .*only for nothing; run `sglk"),
         (lambda data: data | {"schema_version": 9}, r"schema_version 9, not 1\); remove it and run `sglk calibrate`"),
         (lambda data: {"a": 1}, r"schema_version None"),

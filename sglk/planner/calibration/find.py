@@ -2,6 +2,7 @@
 
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,39 +53,43 @@ def file_name(chip: str, machine: Machine) -> str:
 def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
     """Return the entry that fits `way` best, None where there is none or `choice` is `none`.
 
-    A path is taken whatever machine it was made on; it has to be of this chip and to have an entry that says something,
-    or ConfigError is raised. Of those that lie about, the ones of another machine are passed over.
+    A file that is named has to be of this chip and to have an entry that says something, or ConfigError is raised; of a
+    folder that is named the files of other chips are left alone. Either is taken whatever machine it was made on. Of
+    those that lie about, the ones of another machine are passed over.
     """
     if choice == NONE:
         return Search(None, ())
-    if choice != AUTO:
-        return Search(_named(Path(choice), chip, way), ())
+    named = Path(choice)
+    if choice != AUTO and not named.is_dir():
+        return Search(_of_file(named, chip, way), ())
     passed_over: list[str] = []
-    for folder in (FOLDER, SHIPPED):
-        found: list[Found] = []
-        for path in sorted(folder.glob(f"{chip}-*.json")):
-            calibration = read(path)
-            if calibration.chip != chip or all(entry.backend != way.backend for entry in calibration.entries):
-                continue
-            if (why := _elsewhere(calibration, way)) is not None:
-                passed_over.append(f"{path} {why}; calibration={path} takes it all the same")
-                continue
-            best = _best(path, calibration, way)
-            if best is None:
-                passed_over.append(f"{path} has no entry for {_asked(way)}; it has {_entries(calibration)}")
-            else:
-                found.append(best)
+    for folder in (FOLDER, SHIPPED) if choice == AUTO else (named,):
+        found = list(_of_folder(folder, chip, way, passed_over, anywhere=choice != AUTO))
         if found:
             return Search(min(found, key=lambda each: len(each.notes)), tuple(passed_over))
     return Search(None, tuple(passed_over))
 
 
-def _named(path: Path, chip: str, way: Way) -> Found:
+def _of_folder(folder: Path, chip: str, way: Way, passed_over: list[str], *, anywhere: bool) -> Iterator[Found]:
+    for path in sorted(folder.glob(f"{chip}-*.json")):
+        calibration = read(path)
+        if calibration.chip != chip or all(entry.backend != way.backend for entry in calibration.entries):
+            continue
+        why, best = _elsewhere(calibration, way), _best(path, calibration, way)
+        if why is not None and not anywhere:
+            passed_over.append(f"{path} {why}; calibration={path} takes it all the same")
+        elif best is None:
+            passed_over.append(f"{path} has no entry for {_asked(way)}; it has {_entries(calibration)}")
+        else:
+            yield best
+
+
+def _of_file(path: Path, chip: str, way: Way) -> Found:
     calibration = read(path)
     if calibration.chip != chip:
         raise ConfigError(
-            f"calibration {str(path)!r} is of chip {calibration.chip!r}, not of {chip!r}; write calibration=none, or "
-            "choose that chip"
+            f"calibration {str(path)!r} is of chip {calibration.chip!r}, not of {chip!r}; name its folder where "
+            "several chips are at work, or write calibration=none"
         )
     best = _best(path, calibration, way)
     if best is None:
@@ -92,8 +97,7 @@ def _named(path: Path, chip: str, way: Way) -> Found:
             f"calibration {str(path)!r} has no entry for {_asked(way)}, only for {_entries(calibration)}; "
             "run `sglk calibrate` with the same settings, or write calibration=none"
         )
-    elsewhere = _elsewhere(calibration, way)
-    return best if elsewhere is None else Found(best.path, best.entry, (f"it {elsewhere}", *best.notes))
+    return best
 
 
 def _elsewhere(calibration: Calibration, way: Way) -> str | None:
@@ -108,7 +112,11 @@ def _elsewhere(calibration: Calibration, way: Way) -> str | None:
 
 
 def _best(path: Path, calibration: Calibration, way: Way) -> Found | None:
-    fitting = [Found(path, entry, tuple(way.differences(entry))) for entry in calibration.entries if way.takes(entry)]
+    elsewhere = _elsewhere(calibration, way)
+    notes = () if elsewhere is None else (f"it {elsewhere}",)
+    fitting = [
+        Found(path, entry, (*notes, *way.differences(entry))) for entry in calibration.entries if way.takes(entry)
+    ]
     return min(fitting, key=lambda found: (len(found.notes), way.times_as_large(found.entry)), default=None)
 
 
