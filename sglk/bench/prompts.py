@@ -4,7 +4,7 @@ Everything is drawn through `Draw`, so a name (seed, salt, place) fixes it for g
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -44,10 +44,6 @@ class Prompt:
         return "\n\n".join(f"{message.role}: {message.content}" for message in self.messages) + "\n\nassistant:"
 
 
-_FEW = 256
-"""Handing the generator's state over takes as long as so many draws."""
-
-
 class Draw:
     """A stream of random choices that its name alone decides.
 
@@ -55,10 +51,8 @@ class Draw:
     """
 
     def __init__(self, *name: object) -> None:
-        source = random.Random("/".join(map(str, name)))
-        self._state = source.getstate
-        self._random: Callable[[], float] = source.random
-        self._twin: np.random.RandomState | None = None
+        self._source = random.Random("/".join(map(str, name)))
+        self._random = self._source.random
 
     def below(self, bound: int) -> int:
         """Return a whole number in [0, bound)."""
@@ -69,19 +63,12 @@ class Draw:
         return self._random()
 
     def units(self, count: int) -> npt.NDArray[np.float64]:
-        """Return what `unit` would return the next `count` times; quicker for some hundreds and more.
+        """Return what `unit` would return the next `count` times, at once.
 
-        numpy's old generator is Python's, down to how two of its words become a number.
+        A number is made of two words of the generator, as Python makes it: 27 bits of the first, 26 of the second.
         """
-        if count < _FEW:
-            return np.array([self._random() for _ in range(count)])
-        if self._twin is None:
-            *words, place = self._state()[1]
-            self._twin = np.random.RandomState(0)
-            self._twin.set_state(("MT19937", np.array(words, np.uint32), place, 0, 0.0))
-            # From here on the twin is the source.
-            self._random = self._twin.random_sample
-        return self._twin.random_sample(count)
+        words = np.frombuffer(self._source.getrandbits(64 * count).to_bytes(8 * count, "little"), "<u4")
+        return ((words[::2] >> 5) * np.float64(1 << 26) + (words[1::2] >> 6)) / (1 << 53)
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`."""

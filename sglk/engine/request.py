@@ -81,11 +81,8 @@ class Request:
         # Those of the last token are needed always, to sample the next one.
         return self.unscored.start if self.unscored else len(self.tokens) - 1
 
-    def take(self, result: int | Scored) -> bool:
-        """Take what a step computed; return whether there is a new token."""
-        if isinstance(result, int):
-            self.append(result)
-            return True
+    def take(self, result: Scored) -> bool:
+        """Take what a step computed where logprobs are asked for; return whether there is a new token."""
         self.prompt_logprobs += result.prompt
         if result.token is None:
             return False
@@ -95,8 +92,9 @@ class Request:
 
     def append(self, token: int) -> None:
         """Take a generated token and see whether it ends the request."""
-        self.tokens.append(token)
+        tokens = self.tokens
+        tokens.append(token)
         if token in self.stop_ids:
             self.finish = Finish("stop", matched=token)
-        elif len(self.tokens) >= self.most_tokens:
+        elif len(tokens) >= self.most_tokens:
             self.finish = Finish("length")

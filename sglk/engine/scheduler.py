@@ -148,21 +148,25 @@ class Scheduler:
         Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
         advanced = []
-        prefills = batch.num_prefills
+        decoding, prefills = self._decoding, batch.num_prefills
         for index, (row, result) in enumerate(zip(batch.rows, results, strict=True)):
-            request = self._decoding.get(row.request_id) or self.find(row.request_id)
+            request = decoding.get(row.request_id) or self.find(row.request_id)
             if request is None:
                 continue
             if isinstance(result, RowFailure):
                 self._fail(request, result)
-            else:
-                request.computed = row.start + len(row.input_ids)
-                if result is None or not request.take(result):
-                    continue
-                if index < prefills:
-                    request.table.share(tuple(request.tokens[: request.computed]))
-                if request.finish is not None:
-                    self.remove(request.request_id)
+                advanced.append(request)
+                continue
+            request.computed = row.start + len(row.input_ids)
+            # A plain token first: it is what nearly all rows come to.
+            if isinstance(result, int):
+                request.append(result)
+            elif result is None or not request.take(result):
+                continue
+            if index < prefills:
+                request.table.share(tuple(request.tokens[: request.computed]))
+            if request.finish is not None:
+                self.remove(request.request_id)
             advanced.append(request)
         return advanced
 

@@ -61,6 +61,14 @@ def test_the_same_requests_on_every_machine_for_ever() -> None:
     assert Draw("a", 1).below(1000) == 331
 
 
+def test_numbers_drawn_at_once_are_those_drawn_one_by_one() -> None:
+    one, other = Draw("a", 1), Draw("a", 1)
+    assert other.unit() == one.unit()
+    assert other.units(1000).tolist() == [one.unit() for _ in range(1000)]
+    assert other.units(1).tolist() == [one.unit()]
+    assert other.below(7) == one.below(7)
+
+
 @ALL_KINDS
 @BOTH_MEDIA
 def test_all_requests_are_there(kind: str, medium: Medium) -> None:
