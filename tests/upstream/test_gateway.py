@@ -11,6 +11,7 @@ import pytest
 from sglk.bench.target import LaunchedServer
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
+from sglk.config.groups import parse_groups
 from sglk.errors import ConfigError
 from sglk.server.gateway import all_elsewhere
 from sglk.testing.tiny import write_tiny_model
@@ -40,9 +41,19 @@ def gateway(folder: Path, name: str, *words: str) -> LaunchedServer:
 
 
 @pytest.fixture(scope="module")
-def two(folder: Path, gpu: str, other: str) -> Iterator[httpx.Client]:
-    groups = f"groups=[{{name: gpu, url: '{gpu}', weight: 80}}, {{name: other, url: '{other}/v1', weight: 20}}]"
-    with gateway(folder, "two", groups, "router.step_timeout_s=1") as server, client(server.url) as http:
+def bad(folder: Path) -> Iterator[str]:
+    """Generates its first token, by which it is found, and nothing after it."""
+    with stand_in(folder, "bad", STAND_IN_FAILS_AFTER="1") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path, gpu: str, other: str, bad: str) -> Iterator[httpx.Client]:
+    """A gateway before three servers, of which `gpu` gets a key and `bad` no traffic."""
+    (folder / "key").write_text("far-key\n")
+    keyed = f"{{name: gpu, url: '{gpu}', weight: 80, api_key_file: '{folder / 'key'}'}}"
+    groups = f"groups=[{keyed}, {{name: other, url: '{other}/v1', weight: 20}}, {{name: bad, url: '{bad}', weight: 0}}]"
+    with gateway(folder, "several", groups, "router.step_timeout_s=1") as server, client(server.url) as http:
         yield http
 
 
@@ -63,93 +74,97 @@ def picks(http: httpx.Client) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_comes_byte_for_byte(two: httpx.Client, gpu: str, stream: bool) -> None:
+def test_an_answer_comes_byte_for_byte(several: httpx.Client, gpu: str, stream: bool) -> None:
     with client(gpu) as direct:
         expected = ask(direct, "hello", stream=stream)
-    answer = ask(two, "hello", stream=stream)
+    answer = ask(several, "hello", stream=stream)
     assert (answer.status_code, answer.content) == (200, expected.content)
     assert answer.headers["content-type"] == expected.headers["content-type"]
 
 
-def test_what_an_engine_refuses_comes_as_it_is_and_opens_no_breaker(two: httpx.Client) -> None:
-    before = sum(picks(two).values())
+def test_what_an_engine_refuses_comes_as_it_is_and_opens_no_breaker(several: httpx.Client) -> None:
+    before = sum(picks(several).values())
     for _ in range(5):
-        answer = ask(two, "refuse this")
+        answer = ask(several, "refuse this")
         assert (answer.status_code, answer.json()["error"]["message"]) == (400, "too long")
-    assert sum(picks(two).values()) == before + 5
-    replicas = [each for group in two.get("/admin/groups").json()["groups"] for each in group["replicas"]]
+    assert sum(picks(several).values()) == before + 5
+    replicas = [each for group in several.get("/admin/groups").json()["groups"] for each in group["replicas"]]
     assert {each["breaker"] for each in replicas} == {"closed"}
 
 
 @pytest.mark.parametrize("order", ["cut", "stall"])
-def test_a_stream_that_breaks_off_ends_with_an_error_and_without_done(two: httpx.Client, order: str) -> None:
-    text = ask(two, f"{order} it", stream=True).text
+def test_a_stream_that_breaks_off_ends_with_an_error_and_without_done(several: httpx.Client, order: str) -> None:
+    text = ask(several, f"{order} it", stream=True).text
     assert "[DONE]" not in text
     assert '"type":"server_error"' in text.splitlines()[-2]
     told = {"cut": "ended its stream before it was complete", "stall": "its stream has said nothing for 1"}
     assert told[order] in text
 
 
-def test_a_client_that_leaves_ends_its_request_at_the_engine(two: httpx.Client, gpu: str, other: str) -> None:
+def test_a_client_that_leaves_ends_its_request_at_the_engine(several: httpx.Client, gpu: str, other: str) -> None:
     with client(gpu) as first, client(other) as second:
         before = sum(each.get("/seen").json()["aborted"] for each in (first, second))
-        with two.stream("POST", "/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}) as answer:
+        with several.stream("POST", "/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}) as answer:
             next(answer.iter_bytes())
         wait_for(
             lambda: sum(each.get("/seen").json()["aborted"] for each in (first, second)) == before + 1, "it is aborted"
         )
     wait_for(
-        lambda: all(not group["open_requests"] for group in two.get("/admin/groups").json()["groups"]), "it is over"
+        lambda: all(not group["open_requests"] for group in several.get("/admin/groups").json()["groups"]), "it is over"
     )
 
 
-def test_the_weights_hold_and_a_way_back_exists(two: httpx.Client) -> None:
-    two.patch("/admin/groups/weights", json={"gpu": 100, "other": 0})
-    before = picks(two)
+def test_the_weights_hold_and_a_way_back_exists(several: httpx.Client) -> None:
+    several.patch("/admin/groups/weights", json={"gpu": 100, "other": 0})
+    before = picks(several)
     for _ in range(5):
-        assert ask(two, "hello").status_code == 200
-    assert picks(two) == {"gpu": before["gpu"] + 5, "other": before["other"]}
-    two.post("/admin/groups/rollback").raise_for_status()
-    two.post("/admin/groups/gpu/drain").raise_for_status()
-    assert ask(two, "hello").status_code == 200
-    assert picks(two)["other"] == before["other"] + 1
-    two.post("/admin/groups/gpu/undrain").raise_for_status()
+        assert ask(several, "hello").status_code == 200
+    assert picks(several) == {**before, "gpu": before["gpu"] + 5}
+    several.post("/admin/groups/rollback").raise_for_status()
+    several.post("/admin/groups/gpu/drain").raise_for_status()
+    assert ask(several, "hello").status_code == 200
+    assert picks(several)["other"] == before["other"] + 1
+    several.post("/admin/groups/gpu/undrain").raise_for_status()
 
 
-def test_a_conversation_stays_where_it_began(two: httpx.Client) -> None:
-    before = picks(two)
+def test_a_conversation_stays_where_it_began(several: httpx.Client) -> None:
+    before = picks(several)
     for _ in range(6):
-        two.post("/v1/completions", json={"model": "m", "prompt": "hi"}, headers={"x-session-id": "abc"})
-    moved = {name: count - before[name] for name, count in picks(two).items()}
-    assert sorted(moved.values()) == [0, 6]
+        several.post("/v1/completions", json={"model": "m", "prompt": "hi"}, headers={"x-session-id": "abc"})
+    moved = {name: count - before[name] for name, count in picks(several).items()}
+    assert sorted(moved.values()) == [0, 0, 6]
 
 
-def test_figures_are_told_for_each_group(two: httpx.Client) -> None:
-    wait_for(lambda: 'sglk_running_requests{group="gpu",model="m",replica="gpu/0"} 2.0' in two.get("/metrics").text, "")
-    text = two.get("/metrics").text
+def test_figures_are_told_for_each_group(several: httpx.Client) -> None:
+    wait_for(
+        lambda: 'sglk_running_requests{group="gpu",model="m",replica="gpu/0"} 2.0' in several.get("/metrics").text, ""
+    )
+    text = several.get("/metrics").text
     assert 'sglk_time_to_first_token_seconds_count{group="gpu",model="m",replica="gpu/0"}' in text
     assert 'sglk_kv_capacity_tokens{group="other",model="m",replica="other/0"} 4096.0' in text
-    assert two.get("/health_generate").status_code == 200
-    assert two.get("/v1/models").json()["data"][0]["id"] == "m"
-    assert two.get("/dashboard").status_code == 200
+    assert several.get("/health_generate").status_code == 200
+    assert several.get("/v1/models").json()["data"][0]["id"] == "m"
+    assert several.get("/dashboard").status_code == 200
 
 
-def test_another_group_takes_over_what_has_not_begun(folder: Path, gpu: str) -> None:
-    with stand_in(folder, "failing", STAND_IN_FAILS_AFTER="1") as failing:
-        key = folder / "key"
-        key.write_text("far-key\n")
-        good = f"{{name: good, url: '{gpu}', api_key_file: '{key}'}}"
-        groups = f"groups=[{{name: bad, url: '{failing}', weight: 1000}}, {good}]"
-        with gateway(folder, "failover", groups) as server, client(server.url) as http:
-            for stream in (False, True):
-                assert "error" not in ask(http, "hello", stream=stream).text
-            bad = http.get("/admin/groups").json()["groups"][0]["replicas"][0]
-            assert (bad["ended"], bad["moved"]) == ({"failed": 2}, 2)
-            told = {"authorization": "Bearer ours", "x-request-id": "mine"}
-            assert http.post("/v1/completions", json={"prompt": "hi"}, headers=told).headers["x-request-id"] == "mine"
+def test_another_group_takes_over_what_has_not_begun(several: httpx.Client) -> None:
+    several.patch("/admin/groups/weights", json={"gpu": 1, "other": 0, "bad": 1000}).raise_for_status()
+    for stream in (False, True):
+        assert "error" not in ask(several, "hello", stream=stream).text
+    replica = several.get("/admin/groups").json()["groups"][2]["replicas"][0]
+    assert (replica["ended"], replica["moved"]) == ({"failed": 2}, 2)
+    several.post("/admin/groups/rollback").raise_for_status()
+
+
+def test_a_server_gets_its_own_key_and_the_requests_id(several: httpx.Client, gpu: str) -> None:
+    several.patch("/admin/groups/weights", json={"gpu": 1, "other": 0}).raise_for_status()
+    told = {"authorization": "Bearer ours", "x-request-id": "mine"}
+    answer = several.post("/v1/completions", json={"prompt": "hi"}, headers=told)
+    assert answer.headers.get_list("x-request-id") == ["mine"]
     with client(gpu) as direct:
         seen = direct.get("/seen").json()["headers"]
-        assert (seen["authorization"], seen["x-request-id"]) == ("Bearer far-key", "mine")
+    assert (seen["authorization"], seen["x-request-id"]) == ("Bearer far-key", "mine")
+    several.post("/admin/groups/rollback").raise_for_status()
 
 
 @pytest.mark.slow
@@ -172,14 +187,21 @@ def test_a_server_of_sglk_is_a_group_as_well(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),
+    ("group", "told"),
     [
-        ("[{name: a, url: 'ftp://x'}]", "does not begin with http"),
-        ("[{name: a, url: 'http://x:1', devices: ['cpu:0']}]", "leave out devices"),
-        ("[{name: a, api_key_file: 'x', devices: ['cpu:0']}]", "has an api_key_file and no url"),
-        ("[{name: a, url: 'http://x:1'}, {name: b, devices: ['cpu:0']}]", "start a second `sglk serve` for the former"),
+        ({"url": "ftp://x"}, "does not begin with http"),
+        ({"url": "http://x:1", "devices": ["cpu:0"]}, "leave out devices"),
+        ({"api_key_file": "x", "devices": ["cpu:0"]}, "has an api_key_file and no url"),
     ],
 )
-def test_groups_that_make_no_sense_are_refused(groups: str, told: str) -> None:
+def test_a_group_is_of_devices_or_a_server(group: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        all_elsewhere(replica_configs(compose("serve", [f"groups={groups}"])))
+        parse_groups([{"name": "a", **group}], "cpu")
+
+
+def test_engines_of_this_process_are_no_groups_of_a_gateway() -> None:
+    replicas = replica_configs(
+        compose("serve", ["groups=[{name: a, url: 'http://x:1'}, {name: b, devices: ['cpu:0']}]"])
+    )
+    with pytest.raises(ConfigError, match="start a second `sglk serve` for the former"):
+        all_elsewhere(replicas)
