@@ -67,6 +67,16 @@ class KVPool:
                 self._backend.free(scales.values_SK)
         self.keys, self.values, self.scales = [], [], []
 
+    def fill(self) -> None:
+        """Write zeros everywhere: a system may commit memory only when it is written, and reads the rest in no time."""
+        with torch.inference_mode():
+            for tensor in (*self.keys, *self.values):
+                tensor.zero_()
+            for scales in self.scales:
+                if scales is not None:
+                    scales.keys_SK.zero_()
+                    scales.values_SK.zero_()
+
     def _allocate_scales(self) -> KVScales | None:
         if not self.layout.scaled:
             return None

@@ -20,6 +20,9 @@ _PROMPT = 16
 _ANSWER = 48
 _JOINING, _LEAVING = 12, 4
 """Gaps at the beginning and the end of an answer in which not all requests decode."""
+_FEWEST = 3
+"""Requests of a run in which one decodes at a time."""
+
 _ALONE = 5
 """Requests that come one at a time."""
 
@@ -62,7 +65,7 @@ class ServingRuns:
         )
 
     def _decode_run(self, server: Target, rows: int) -> DecodeRun:
-        requests = self._run(server, rows, rows, _PROMPT, _ANSWER)
+        requests = self._run(server, _FEWEST if rows == 1 else rows, rows, _PROMPT, _ANSWER)
         # While requests join and leave the gaps are others; in between their mean counts, as it does for clients.
         gaps = [gap for request in requests for gap in request.itl_s[_JOINING:-_LEAVING]]
         return DecodeRun(rows, _PROMPT + _ANSWER // 2, statistics.fmean(gaps))

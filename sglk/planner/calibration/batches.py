@@ -1,8 +1,8 @@
 """Batches of a wanted shape, as the scheduler would hand them to a runner; what the KV pool holds does not matter.
 
 Its memory does. The operating system backs memory that was never written with one page of zeros, which stays in the
-cache and is read in no time, so a pool has to be filled before anything that reads it is timed. That takes a while, so
-the pool is kept small, and rows share its pages: what counts is that it is far larger than a processor's caches.
+cache and is read in no time, so a pool has to be filled before anything that reads it is timed. Nor do rows share
+pages: those of one layer would still be in the cache when the next row reads them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,9 +14,6 @@ from sglk.planner.cost.shape import StepShape
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 _DRAWN = SamplingParams(temperature=1.0, ignore_eos=True)
-_POOL_TOKENS = 8192
-"""A hundred megabytes and more of keys and values for any model that is worth a calibration."""
-
 _STRIDE = 7919
 """A prime: neighbouring tokens are no neighbours in the embedding."""
 
@@ -31,15 +28,12 @@ class Pool:
 
     @classmethod
     def for_shapes(cls, shapes: Iterable[StepShape], page_size: int, vocab_size: int) -> "Pool":
-        """Return a pool in which the largest of `shapes` has its own pages, or the longest row where that is larger."""
-        most = longest = 1
-        for shape in shapes:
-            pages = [-(-context // page_size) for context in _contexts(shape)]
-            most, longest = max(most, sum(pages)), max(longest, *pages)
-        return cls(max(longest, min(most, -(-_POOL_TOKENS // page_size))), page_size, vocab_size)
+        """Return a pool in which the largest of `shapes` has room."""
+        most = max(sum(-(-context // page_size) for context in _contexts(shape)) for shape in shapes)
+        return cls(most, page_size, vocab_size)
 
     def filling(self, chunk: int) -> Iterator[Batch]:
-        """Yield prompts of up to `chunk` tokens that together write every page."""
+        """Yield prompts of up to `chunk` tokens that together write every page, where nothing else can."""
         tokens = max(1, chunk // self.page_size) * self.page_size
         total = self.pages * self.page_size
         for start in range(0, total, tokens):
@@ -47,7 +41,7 @@ class Pool:
             yield self.batch(StepShape(((size, size),)), first_page=start // self.page_size)
 
     def batch(self, shape: StepShape, first_page: int = 0) -> Batch:
-        """Return a batch of `shape`, whose rows lie on pages in a row and share some where there are too few.
+        """Return a batch of `shape`, whose rows lie on pages in a row.
 
         The first rows that decode sample, then prompt chunks, until there are `shape.logits` lines.
         """
@@ -87,5 +81,6 @@ def _sampling_rows(shape: StepShape) -> Sequence[int]:
 def _pages(shape: StepShape, pool: Pool, first: int) -> Iterator[Sequence[int]]:
     for context in _contexts(shape):
         count = -(-context // pool.page_size)
-        yield [page % pool.pages for page in range(first, first + count)]
+        assert first + count <= pool.pages, "the pool has room for the shape"
+        yield range(first, first + count)
         first += count

@@ -47,8 +47,7 @@ def measure_steps(
     an order of their own, so that no shape has all of a machine's bad moments. Raises RunError when a step fails.
     """
     began = time.perf_counter()
-    for batch in pool.filling(_FILL_CHUNK):
-        _time(runner, batch, clock)
+    _fill(runner, pool)
     shapes, tried = _affordable(runner, families, pool, effort, clock, on_step)
     times: dict[StepShape, list[float]] = {shape: [] for shape in shapes}
     order, draw = list(shapes), random.Random(_SEED)
@@ -60,6 +59,16 @@ def measure_steps(
             times[shape].append(_time(runner, pool.batch(shape), clock))
             on_step(done, tried + effort.repeats * len(order))
     return [_point(shape, seconds) for shape, seconds in times.items()]
+
+
+def _fill(runner: Runner, pool: Pool) -> None:
+    """Write the whole KV pool: directly where it is at hand, else by prompts, which takes longer."""
+    fill: Callable[[], None] | None = getattr(getattr(runner, "pool", None), "fill", None)
+    if fill is not None:
+        fill()
+        return
+    for batch in pool.filling(_FILL_CHUNK):
+        runner.launch(batch)()
 
 
 def _affordable(
