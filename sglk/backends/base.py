@@ -89,6 +89,11 @@ class DeviceBackend(ABC):
     - `fallback` and `deny`: to be handed to OpRegistry as they are.
     - `chip`: the chip's description, a `sglk.config.schema.ChipConfig`; None = not told.
     - those of `backend.options`; an unknown one is a ConfigError that names it.
+
+    An op in `ops` leaves its arguments alone, but for those that its reference writes to or says it may overwrite
+    (`store_kv`, `adjust_logits`, `mask_logits`, `add_rms_norm`). It never uses the memory of a result that it returned
+    before. Each replica calls ops from a thread of its own, and several may at the same time: memory that an op works
+    in belongs to one backend, not to its module. `sglk.testing.contract` tries all three.
     """
 
     name: str

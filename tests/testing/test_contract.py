@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count, cycle
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -155,6 +157,37 @@ class ReturnsOneBuffer(CpuBackend):
         self.ops.register(reference.rms_norm, "thrifty", norm)
 
 
+class ReturnsTwoBuffersInTurns(CpuBackend):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_threads=1)
+        buffers = cycle([torch.empty(100_000), torch.empty(100_000)])
+
+        def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+            buffer = next(buffers).view(x.dtype)
+            return buffer[: x.numel()].view_as(x).copy_(reference.rms_norm.reference(x, weight, eps))
+
+        self.ops.register(reference.rms_norm, "thrifty", norm)
+
+
+class SharesScratchMemory(CpuBackend):
+    """Its activation works in memory of the module, which two replicas write to at the same time."""
+
+    scratch = torch.empty(100_000)
+    both_wrote = Barrier(2)
+    calls = count()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_threads=1)
+
+        def activate(x: torch.Tensor) -> torch.Tensor:
+            own = self.scratch.view(x.dtype)[: x.numel()].view_as(x).copy_(x)
+            if next(self.calls) < 2:
+                self.both_wrote.wait(30)
+            return reference.silu_and_mul.reference(own)
+
+        self.ops.register(reference.silu_and_mul, "shared", activate)
+
+
 class KeepsNoRecord(CpuBackend):
     peak_memory_bytes = DeviceBackend.peak_memory_bytes
 
@@ -202,12 +235,19 @@ def test_a_wrong_op_is_found_by_itself_and_its_provider_is_named(backend: type[C
         (SpoilsItsQueries, "attention_decode", "overwrites argument 0, which its caller goes on to use"),
         (SpoilsWeights, "linear", "overwrites argument 1, which its caller goes on to use"),
         (ReturnsOneBuffer, "rms_norm", "returns the same memory at each call"),
+        (ReturnsTwoBuffersInTurns, "rms_norm", "returns the same memory at each call"),
     ],
 )
 def test_an_op_that_does_more_than_return_its_result_is_found(backend: type[CpuBackend], op: str, words: str) -> None:
     contract = contract_of(backend)
     with pytest.raises(AssertionError, match=words):
         contract.test_an_op_agrees_with_the_reference(contract.make_backend(), op)
+
+
+def test_scratch_memory_that_replicas_share_is_found() -> None:
+    contract = contract_of(SharesScratchMemory)
+    with pytest.raises(AssertionError, match=r"at the same time as in another thread: shared, silu_and_mul"):
+        contract.test_replicas_call_ops_at_the_same_time(contract.make_backend())
 
 
 def test_a_backend_that_keeps_no_record_of_its_peak_is_not_asked_for_one() -> None:

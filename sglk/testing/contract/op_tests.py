@@ -1,5 +1,8 @@
 """Contract of ops: every implementation agrees with the reference wherever its demands are met."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
 from sglk.backends.base import DeviceBackend
@@ -26,6 +29,17 @@ class OpTests(DeviceTests):
             assert choice.fallback or choice.provider in {
                 each.provider for each in backend.ops.implementations(OPS[op])
             }
+
+    def test_replicas_call_ops_at_the_same_time(self, backend: DeviceBackend) -> None:
+        """Two backends on one device, each in a thread of its own, with other values: neither sees the other's."""
+        other = self.make_backend()
+        with ThreadPoolExecutor(2) as threads:
+            for op in sorted(OPS):
+                for case in cases(backend, op)[:1]:
+                    calls = ((backend, case), (other, replace(case, seed=case.seed + 1)))
+                    found = [threads.submit(problems, *call) for call in calls]
+                    wrong = [words for each in found for words in each.result()]
+                    assert not wrong, "at the same time as in another thread: " + "\n".join(wrong)
 
 
 def cases(backend: DeviceBackend, op: str) -> list[OpCase]:
