@@ -30,5 +30,7 @@ class UpstreamConfig:
     """Variables for its process; one that is set already stays."""
     flags: dict[str, Any] = field(default_factory=dict)
     """Flags without their dashes, such as `attention-backend: triton`; `engine.extra_args` goes before."""
+    page_size: Optional[int] = None
+    """The one size of KV pages that it takes, in place of `runtime.page_size`; null = any."""
     page_multiple: int = 1
-    """Tokens of which a KV page must be a multiple; a smaller page is rounded up."""
+    """Tokens of which a page must be a multiple; `runtime.page_size` is rounded up to one."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from sglk.config.engine_schema import UpstreamConfig
 from sglk.config.schema import RuntimeConfig, ServeConfig
 from sglk.errors import ConfigError
+from sglk.upstream.arguments import Arguments
 
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -29,13 +31,22 @@ def kv_cache_dtype(runtime: RuntimeConfig, choices: Sequence[str], title: str) -
     raise ConfigError(f"runtime.kv_cache_dtype={asked}: {title} has none of this kind; allowed: {have}")
 
 
-def require_no_radix_min_len(runtime: RuntimeConfig, title: str) -> None:
-    """Refuse a shortest prefix beyond a page: upstream caches share whole pages from the first one on."""
-    if runtime.radix_min_len > runtime.page_size and not runtime.disable_radix_cache:
+def page_size(arguments: Arguments, config: ServeConfig) -> int:
+    """Return the tokens of a KV page: `runtime.page_size`, or the nearest that the engine takes on the chip.
+
+    Raises ConfigError for a shortest prefix beyond a page: upstream caches share whole pages from the first one on.
+    """
+    runtime, title = config.runtime, arguments.table.title
+    limits = config.backend.upstream.get(config.engine.name, UpstreamConfig())
+    page = limits.page_size or -(-runtime.page_size // limits.page_multiple) * limits.page_multiple
+    if page != runtime.page_size:
+        arguments.note(f"runtime.page_size={runtime.page_size} becomes {page}, which {title} takes on this chip")
+    if runtime.radix_min_len > page and runtime.radix_min_len > runtime.page_size and not runtime.disable_radix_cache:
         raise ConfigError(
             f"runtime.radix_min_len={runtime.radix_min_len} has no equivalent in {title}, whose prefix cache keeps"
-            f" every page of runtime.page_size={runtime.page_size} tokens; write runtime.radix_min_len=0"
+            f" every page of {page} tokens; write runtime.radix_min_len=0"
         )
+    return page
 
 
 def refuse(key: str, value: object, title: str, way_out: str) -> ConfigError:

@@ -3,7 +3,7 @@
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, refuse, require_no_radix_min_len
+from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, page_size, refuse
 
 MODULE = "sglang.launch_server"
 
@@ -14,7 +14,6 @@ VALUES = {
     "mem_fraction_static": "--mem-fraction-static",
     "max_total_tokens": "--max-total-tokens",
     "schedule_conservativeness": "--schedule-conservativeness",
-    "page_size": "--page-size",
     "context_length": "--context-length",
     "random_seed": "--random-seed",
     "load_format": "--load-format",
@@ -54,6 +53,7 @@ OWNED = {
     "--ssl-certfile": "server.ssl_certfile",
     "--chat-template": "server.chat_template",
     "--log-level": "server.log_level",
+    "--page-size": "runtime.page_size",
     "--schedule-policy": "runtime.schedule_policy",
     "--kv-cache-dtype": "runtime.kv_cache_dtype",
     "--dtype": "runtime.dtype",
@@ -70,7 +70,6 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     """Add everything but the address; raises ConfigError for settings that this version has no equivalent of."""
     _model(arguments, config, model)
     runtime, title = config.runtime, arguments.table.title
-    require_no_radix_min_len(runtime, title)
     if runtime.device_memory_gib is not None:
         raise refuse(
             "runtime.device_memory_gib", f"{runtime.device_memory_gib:g}", title, "lower runtime.mem_fraction_static"
@@ -81,6 +80,7 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     for name, flag in SWITCHES.items():
         if getattr(runtime, name):
             arguments.set(flag, True, f"runtime.{name}")
+    arguments.set("--page-size", page_size(arguments, config), "runtime.page_size")
     if runtime.dtype != "auto":
         arguments.set("--dtype", DTYPES[runtime.dtype], "runtime.dtype")
     choices = arguments.table.require("--kv-cache-dtype").choices

@@ -2,11 +2,10 @@
 
 import json
 
-from sglk.config.engine_schema import UpstreamConfig
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, refuse, require_no_radix_min_len
+from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, page_size, refuse
 
 MODULE = "vllm.entrypoints.openai.api_server"
 
@@ -98,7 +97,6 @@ def variables(config: ServeConfig) -> dict[str, str]:
 
 def _refusals(arguments: Arguments, config: ServeConfig) -> None:
     runtime, title = config.runtime, arguments.table.title
-    require_no_radix_min_len(runtime, title)
     if runtime.schedule_policy != "fcfs":
         raise refuse("runtime.schedule_policy", runtime.schedule_policy, title, "write runtime.schedule_policy=fcfs")
     if runtime.schedule_conservativeness != 1.0:
@@ -123,17 +121,10 @@ def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
 
 
 def _pages(arguments: Arguments, config: ServeConfig) -> None:
-    runtime = config.runtime
-    multiple = config.backend.upstream.get(config.engine.name, UpstreamConfig()).page_multiple
-    page = -(-runtime.page_size // multiple) * multiple
-    if page != runtime.page_size:
-        arguments.note(
-            f"runtime.page_size={runtime.page_size} is rounded up to {page}: on this chip a block of vLLM is a multiple"
-            f" of {multiple} tokens"
-        )
+    page = page_size(arguments, config)
     arguments.set("--block-size", page, "runtime.page_size")
-    if runtime.max_total_tokens is not None:
-        blocks = max(runtime.max_total_tokens // page, 1)
+    if config.runtime.max_total_tokens is not None:
+        blocks = max(config.runtime.max_total_tokens // page, 1)
         arguments.set("--num-gpu-blocks-override", blocks, "runtime.max_total_tokens")
 
 

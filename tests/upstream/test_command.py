@@ -69,7 +69,8 @@ def test_a_step_of_vllm_holds_a_token_of_each_running_request() -> None:
 def test_a_page_is_rounded_up_to_what_the_engine_takes_on_the_chip() -> None:
     made = command("vllm", "cpu", "runtime.page_size=48", "runtime.max_total_tokens=640")
     assert (value(made, "--block-size"), value(made, "--num-gpu-blocks-override")) == ("64", "10")
-    assert any("page_size=48 is rounded up to 64" in note for note in made.notes)
+    assert any("page_size=48 becomes 64, which vllm 0.32.0 takes on this chip" in note for note in made.notes)
+    assert value(command("sglang", "cpu"), "--page-size") == "1"
 
 
 def test_a_chips_environment_and_flags_come_from_its_files() -> None:
