@@ -14,7 +14,7 @@ from typing import TypeVar
 from sglk.config.environment import prepare_environment
 from sglk.config.schema import RuntimeConfig, ServeConfig
 from sglk.engine.answer import Answer
-from sglk.engine.batch import Batch, RowFailure, RowResult, Runner, RunnerLost
+from sglk.engine.batch import Batch, RowFailure, Runner, RunnerLost
 from sglk.engine.core import Core
 from sglk.engine.failure import describe
 from sglk.engine.fixed_keys import check_fixed
@@ -26,6 +26,7 @@ from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
 from sglk.engine.op_report import OpReport
 from sglk.engine.open_answers import OpenAnswers
+from sglk.engine.patience import Patience
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
 from sglk.errors import CapacityError, ConfigError, RequestError
@@ -34,9 +35,6 @@ from sglk.models.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-MAX_FAILED_STEPS = 5
-"""Failed steps in a row after which the engine gives up."""
 
 JOIN_TIMEOUT_S = 30.0
 """How long a shutdown waits for the step that is being computed."""
@@ -51,9 +49,9 @@ class Engine:
     All methods may be called from any thread; `on_output` callbacks run on the engine's thread and must be quick.
     Every request that `submit` accepts gets exactly one message with `finish`, whatever happens.
 
-    A request that the runner fails ends with `error`; the others of its step go on. After MAX_FAILED_STEPS steps in a
-    row in which the device fails every request (for want of memory does not count), or any other failure, the engine is
-    dead: `is_alive` is False and `failure` says why.
+    A request that the runner fails ends with `error`; the others of its step go on. After steps in a row in which the
+    device fails every request (for want of memory does not count) and a plain prompt too, or any other failure, the
+    engine is dead: `is_alive` is False and `failure` says why.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class Engine:
         self._clock = clock
         self._throughput = Throughput()
         self._counters = EngineStats()
-        self._failed_steps = 0
+        self._patience = Patience()
         self._step_began_s: float | None = None
         self._answers = OpenAnswers(self._abort)
         self._stopped = False
@@ -306,21 +304,12 @@ class Engine:
             else:
                 # The next batch depends on whether it goes on.
                 self._advance(request)
-        self._give_up_on_a_dead_device(results)
+        self._patience.note(results, self._runner, self._core)
 
     def _note_first_steps(self, batch: Batch) -> None:
         now = self._clock()
         for row in batch.rows[: batch.num_prefills]:
             self._answer(row.request_id).begin(now)
-
-    def _give_up_on_a_dead_device(self, results: list[RowResult | None]) -> None:
-        failures = [result for result in results if isinstance(result, RowFailure) and result.device]
-        if len(failures) < len(results):
-            self._failed_steps = 0
-            return
-        self._failed_steps += 1
-        if self._failed_steps >= MAX_FAILED_STEPS:
-            raise RuntimeError(f"{self._failed_steps} steps failed in a row, the last with {failures[-1].message}")
 
     def _begin(self, answer: Answer, limits: Limits, guide: Guide | None) -> None:
         if answer not in self._answers:

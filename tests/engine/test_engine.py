@@ -9,8 +9,9 @@ import pytest
 
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch
-from sglk.engine.engine import MAX_FAILED_STEPS, Engine
+from sglk.engine.engine import Engine
 from sglk.engine.messages import GenerateRequest, Output, SamplingParams
+from sglk.engine.patience import MAX_FAILED_STEPS
 from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.testing.scripted import ScriptedRunner
 from tests.engine.receiving import ENDLESS, GREEDY, TOKENIZER, WAIT_S, Receiver, gauges, running, submit
@@ -293,6 +294,20 @@ def test_engine_that_only_fails_dies_and_says_so() -> None:
         with pytest.raises(RequestError, match="the engine died"):
             engine.flush_cache()
         engine.abort("late")
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_requests_that_fail_by_themselves_do_not_bring_the_engine_down(page_size: int) -> None:
+    def poisoned(step: int, batch: Batch) -> bool:
+        return any(row.request_id.startswith("bad") for row in batch.rows)
+
+    with running(failing(poisoned), page_size=page_size) as engine:
+        free = engine.stats().kv_used_tokens
+        for index in range(3 * MAX_FAILED_STEPS):
+            assert submit(engine, f"bad{index}", "hi").wait().reason == "error"
+
+        assert submit(engine, "good", "hi").wait().reason == "length"
+        assert engine.stats().kv_used_tokens == free
 
 
 def test_failures_with_progress_between_them_do_not_add_up() -> None:

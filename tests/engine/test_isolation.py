@@ -7,8 +7,8 @@ import weakref
 import pytest
 
 from sglk.engine.batch import Batch, BatchRow, RowFailure
-from sglk.engine.engine import MAX_FAILED_STEPS
 from sglk.engine.isolation import run_rows
+from sglk.engine.patience import MAX_FAILED_STEPS
 from sglk.errors import CapacityError
 from sglk.testing.scripted import ScriptedRunner
 from tests.engine.receiving import GREEDY, gauges, running, submit
