@@ -98,6 +98,8 @@ class ModelConfig:
     """Whether q, k and v projections carry a bias (Qwen2)."""
     num_experts: Optional[int] = None
     num_experts_per_tok: Optional[int] = None
+    norm_topk_prob: Optional[bool] = None
+    """Whether the weights of a token's experts are scaled to sum to 1; null = as the architecture does, or false."""
     moe_intermediate_size: Optional[int] = None
     num_shared_experts: Optional[int] = None
     first_dense_layers: int = 0

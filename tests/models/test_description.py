@@ -160,10 +160,18 @@ def test_numbers_of_experts_are_taken_and_compared(tmp_path, caplog):
     }
     moe = describe_model(ModelConfig(name="tiny", **numbers), "dummy").spec.moe
     assert moe == MoeSpec(6, 2, 32, False, shared_expert_intermediate_size=64, dense_layers=frozenset({0}))
+    scaled = describe_model(ModelConfig(name="tiny", **numbers, norm_topk_prob=True), "dummy").spec.moe
+    assert scaled == replace(moe, norm_topk_prob=True)
     write_tiny_model(tmp_path, architecture="Qwen2MoeForCausalLM")
     with caplog.at_level(logging.WARNING):
         describe_model(at(tmp_path, num_experts=60))
     assert "model.num_experts is 60" in caplog.text
+
+
+@pytest.mark.parametrize(("model", "scaled"), [("qwen3_30b_a3b", True), ("mixtral8x7b", True)])
+def test_a_shipped_model_of_experts_routes_from_its_numbers_as_from_its_files(model, scaled):
+    config = next(entry for entry in models().entries if entry.name == model)
+    assert describe_model(replace(config, hub_id=None), "dummy").spec.moe.norm_topk_prob == scaled
 
 
 def test_an_architecture_that_nobody_builds_is_refused_before_the_hub_is_asked(monkeypatch):
