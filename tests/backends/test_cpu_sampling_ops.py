@@ -4,10 +4,16 @@ import pytest
 import torch
 
 from sglk.backends import cpu_sampling_ops, sampling_ops
+from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels.library import kernels
+from sglk.backends.cpu_kernels.registration import PROVIDER
+
+TIES = 2.0
+"""Spread of logits that are then made whole numbers, a third of them forbidden."""
 
 
-@pytest.mark.parametrize("vocabulary", [320, 5000, 20_000])
-@pytest.mark.parametrize("spread", [0.1, 4.0])
+@pytest.mark.parametrize("vocabulary", [7, 320, 5000, 20_000])
+@pytest.mark.parametrize("spread", [0.1, 4.0, TIES])
 def test_sampling(vocabulary: int, spread: float) -> None:
     rng = torch.Generator().manual_seed(0)
     rows = 60
@@ -21,8 +27,21 @@ def test_sampling(vocabulary: int, spread: float) -> None:
     min_p = torch.rand(rows, generator=rng)
     min_p[::2] = 0.0
     uniform = torch.rand(rows, generator=rng)
+    if spread == TIES:
+        logits = logits.round()
+        logits[:, ::3] = -torch.inf
     args = (temperature, top_k, top_p.clamp(max=1.0), min_p, uniform)
-    assert torch.equal(cpu_sampling_ops.sample(logits, *args), sampling_ops.sample.reference(logits, *args))
+    expected = sampling_ops.sample.reference(logits, *args)
+    # Which of equals are the likeliest torch does not say.
+    if spread != TIES:
+        assert torch.equal(cpu_sampling_ops.sample(logits, *args), expected)
+    own = CpuBackend(num_threads=2).ops.select(sampling_ops.sample, vocab_size=vocabulary, dtype="fp32")
+    assert own.choice.provider == PROVIDER or isinstance(kernels(), str)
+    together = own(logits, *args)
+    assert torch.equal(together, expected)
+    for row in range(0, rows, 7):
+        one = slice(row, row + 1)
+        assert torch.equal(own(logits[one], *(each[one] for each in args)), together[one])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

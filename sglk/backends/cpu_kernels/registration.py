@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from sglk.backends import moe_ops, quantised_linear, reference
+from sglk.backends import moe_ops, quantised_linear, reference, sampling_ops
 from sglk.backends.constraints import Constraint, Traits, at_most, multiple_of, one_of
 from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
@@ -13,6 +13,7 @@ from sglk.backends.cpu_kernels.int8 import INT8, Int8Kernel
 from sglk.backends.cpu_kernels.library import Instructions, kernels
 from sglk.backends.cpu_kernels.panels import ALIGNED, EXACT, EXPERTS, QUANTISED
 from sglk.backends.cpu_kernels.product import ProductKernel
+from sglk.backends.cpu_kernels.sampling import SamplingKernel
 from sglk.backends.cpu_kernels.widening import in_fp32
 from sglk.backends.ops import Op, OpRegistry, Packing
 from sglk.backends.quantised_moe import run_quantised_experts
@@ -40,6 +41,7 @@ OPS: tuple[Op[..., Any], ...] = (
     moe_ops.run_experts,
     moe_ops.add_gated,
     run_quantised_experts,
+    sampling_ops.sample,
 )
 
 
@@ -88,6 +90,7 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     offer(reference.add_rms_norm, elementwise.add_rms_norm, (0, 1, 2))
     offer(reference.rope, elementwise.rope, (0, 1, 2))
     offer(reference.silu_and_mul, elementwise.silu_and_mul, (0,))
+    ops.register(sampling_ops.sample, PROVIDER, SamplingKernel(library).sample, DTYPES)
     offer(moe_ops.add_gated, elementwise.add_gated, (0, 1, 2))
 
 

@@ -1,0 +1,48 @@
+"""Drawing tokens with an own kernel. Letters: B rows, V vocabulary."""
+
+import ctypes
+
+import torch
+
+LANES = 8
+"""Numbers that are taken at once, as in the C sources."""
+
+
+class SamplingKernel:
+    """The C function: it sorts only those ids among which what top_k and top_p keep ends."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        self._sample = library.sglk_sample
+        self._sample.restype = None
+        self._sample.argtypes = [pointer, size, size, size, *(pointer,) * 7, number]
+
+    def sample(
+        self,
+        logits_BV: torch.Tensor,
+        temperature_B: torch.Tensor,
+        top_k_B: torch.Tensor,
+        top_p_B: torch.Tensor,
+        min_p_B: torch.Tensor,
+        uniform_B: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return ids_B."""
+        logits_BV = logits_BV.float()
+        if logits_BV.stride(1) != 1:
+            logits_BV = logits_BV.contiguous()
+        rows, vocabulary = logits_BV.shape
+        threads = min(torch.get_num_threads(), rows)
+        ids_B = torch.empty(rows, dtype=torch.int64)
+        room_N = torch.empty(threads * 4 * (vocabulary + LANES))
+        settings = [each.contiguous() for each in (temperature_B, top_k_B, top_p_B, min_p_B, uniform_B)]
+        self._sample(
+            logits_BV.data_ptr(),
+            logits_BV.stride(0),
+            rows,
+            vocabulary,
+            *(each.data_ptr() for each in settings),
+            ids_B.data_ptr(),
+            room_N.data_ptr(),
+            threads,
+        )
+        return ids_B
