@@ -1,5 +1,6 @@
 """The tuned profiles as a Hydra config source: `profiles/<chip>/<model>.yaml` of one folder and nothing else of it."""
 
+import os
 from pathlib import Path
 
 from hydra.core.object_type import ObjectType
@@ -38,8 +39,14 @@ class ProfileSource(ConfigSource):
         return config_path == PROFILES or (config_path.startswith(f"{PROFILES}/") and self._path(config_path).is_dir())
 
     def is_config(self, config_path: str) -> bool:
-        """Whether `config_path` is a profile."""
-        return config_path.startswith(f"{PROFILES}/") and self._file(config_path).is_file()
+        """Whether `config_path` is a profile; ConfigError for what has its place and is none, which is no missing one."""
+        if not config_path.startswith(f"{PROFILES}/"):
+            return False
+        file = self._file(config_path)
+        if os.path.lexists(file) and not file.is_file():
+            what = "is a link to nothing" if file.is_symlink() and not file.exists() else "is not a file"
+            raise ConfigError(f"profile {str(file)!r} {what}; repair or remove it, or write profiles=none")
+        return file.is_file()
 
     def available(self) -> bool:
         """Whether the folder exists."""

@@ -211,6 +211,19 @@ def test_a_path_may_hold_an_interpolation(folder: Path, monkeypatch: pytest.Monk
     assert (model.path, model.name) == ("/data/m", "m")
 
 
+def test_what_stands_in_the_place_of_a_profile_and_is_none_is_named(folder: Path) -> None:
+    profile = folder / "profiles" / "kunlun" / "qwen7b.yaml"
+    profile.mkdir(parents=True)
+    words = ("chip=kunlun", "model=qwen7b")
+    assert refusal("serve", *words) == f"profile '{profile}' is not a file; repair or remove it, or write profiles=none"
+    profile.rmdir()
+    profile.symlink_to("moved.yaml")
+    assert f"profile '{profile}' is a link to nothing" in refusal("serve", *words)
+    assert compose("serve", [*words, "profiles=none"]).profile_path is None
+    write_profile(folder, "kunlun", "moved")
+    assert compose("serve", [*words]).profile_path == profile
+
+
 def test_a_profile_is_looked_for_under_the_names_in_force(folder: Path) -> None:
     profile = write_profile(folder, "my_chip", "mine")
     for words in (["model=/data/m", "model.name=mine"], ["model.name=mine", "model=qwen7b"]):
