@@ -39,7 +39,7 @@ class ProfileSource(ConfigSource):
         return config_path == PROFILES or (config_path.startswith(f"{PROFILES}/") and self._path(config_path).is_dir())
 
     def is_config(self, config_path: str) -> bool:
-        """Whether `config_path` is a profile; ConfigError for what has its place and is none, which is no missing one."""
+        """Whether `config_path` is a profile; ConfigError for something else in the place of one."""
         if not config_path.startswith(f"{PROFILES}/"):
             return False
         file = self._file(config_path)
