@@ -125,6 +125,7 @@ def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: p
         info = server.server_info()
         assert info is not None
         assert (info["engine"], info["versions"]["sglang"]) == ("sglang", "0.5.18")
+        assert "sglk tune chip=cpu model=smollm2 engine=sglang workload=chat" in server.log.read_text()
         with client(server.url) as http:
             http.post("/v1/completions", json={"prompt": "die now", "stream": True})
             wait_for(lambda: restarts(http) == 1, "an engine that died is started again")
