@@ -1,13 +1,14 @@
 """Decode and prefill speed on the cpu: the engine's formats against `transformers` and llama.cpp, same weights.
 
 All run with the same number of threads, in turns, best of the rounds: neighbours on the machine only ever take time
-away. Decode is the time of a whole answer less that of its first token, so that no prefill is in it. `transformers`
-runs in fp32 in this process; llama.cpp where its `llama-batched-bench` is found on the path, on the same file.
+away. With one thread (`OMP_NUM_THREADS=1`) the CPU time of the process counts, which neighbours hardly change; with more
+the time that passes, which is worth something on a quiet machine only. Decode is the time of a whole answer less that of
+its first token, so that no prefill is in it. `transformers` runs in fp32 in this process; llama.cpp by its
+`llama-batched-bench` (`--rival PATH`, else that of the path), on the same file, by the time that passes.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ import torch
 from benchmarks.result import Row, main
 from benchmarks.transformers_compare import MODEL, Tokens, load_transformers
 from sglk.config.compose import compose
-from sglk.llm import LLM
 from sglk.engine.messages import SamplingParams
+from sglk.llm import LLM
 from sglk.models.description import describe_model
 from sglk.models.gguf_file import GgufFile
 
@@ -43,11 +44,12 @@ class Size:
     rounds: int
 
 
-FULL = Size(batches=(1, 8, 16, 32), prompt_tokens=32, output_tokens=33, prefill_tokens=512, rounds=5)
+FULL = Size(batches=(1, 8, 16, 32), prompt_tokens=32, output_tokens=33, prefill_tokens=512, rounds=3)
+"""About six minutes on two quiet cores."""
 QUICK = Size(batches=(1, 8), prompt_tokens=16, output_tokens=5, prefill_tokens=64, rounds=1)
 
 
-def measure(quick: bool) -> list[Row]:
+def measure(quick: bool, rival: str | None = None) -> list[Row]:
     """Alternate between the ways, and hold ours against each rival."""
     size = QUICK if quick else FULL
     model = load_transformers()
@@ -61,7 +63,7 @@ def measure(quick: bool) -> list[Row]:
     finally:
         for llm in engines.values():
             llm.close()
-    for metric, speed in _llama_cpp(size).items():
+    for metric, speed in (_llama_cpp(rival, size) if rival else {}).items():
         speeds[metric]["llama.cpp"] = speed
     return [row for metric, found in speeds.items() for row in _rows(metric, found)]
 
@@ -73,14 +75,14 @@ def _engine(scheme: str | None) -> LLM:
 
 def _timed_engine(llm: LLM, prompts: Tokens, length: int) -> float:
     llm.engine.flush_cache()
-    start = time.perf_counter()
+    start = _now()
     llm.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=length, ignore_eos=True))
-    return time.perf_counter() - start
+    return _now() - start
 
 
 def _transformers(model: Any, prompts: Tokens, length: int) -> float:
     ids = torch.tensor(prompts)
-    start = time.perf_counter()
+    start = _now()
     with torch.inference_mode():
         model.generate(
             ids,
@@ -89,7 +91,11 @@ def _transformers(model: Any, prompts: Tokens, length: int) -> float:
             min_new_tokens=length,
             max_new_tokens=length,
         )
-    return time.perf_counter() - start
+    return _now() - start
+
+
+def _now() -> float:
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def _prompts(count: int, length: int) -> Tokens:
@@ -119,11 +125,8 @@ def _prefill(ways: dict[str, Generate], size: Size) -> dict[str, float]:
     return {name: size.prefill_tokens / spent for name, spent in seconds.items()}
 
 
-def _llama_cpp(size: Size) -> dict[str, float]:
-    """Return llama.cpp's speeds by metric; nothing where it is not installed."""
-    program = shutil.which(RIVAL_PROGRAM)
-    if program is None:
-        return {}
+def _llama_cpp(program: str, size: Size) -> dict[str, float]:
+    """Return llama.cpp's speeds by metric."""
     description = describe_model(compose("serve", [f"model={MODEL}"]).config.model)
     assert isinstance(description.weights, GgufFile)
     best: dict[str, float] = {}
@@ -156,4 +159,4 @@ def _rows(metric: str, speeds: dict[str, float]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("cpu_speed", measure, ("torch", "transformers")))
+    raise SystemExit(main("cpu_speed", measure, ("torch", "transformers"), rival=RIVAL_PROGRAM))

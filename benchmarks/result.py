@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,26 +31,32 @@ class Row:
         return None if not self.other_value else self.value / self.other_value
 
 
-Measure = Callable[[bool], list[Row]]
-"""Takes whether to be quick, returns the figures."""
+Measure = Callable[..., list[Row]]
+"""Takes whether to be quick, and the path of the rival's program where there may be one; returns the figures."""
 
 
 Page = Callable[[dict[str, Any]], str]
 """Takes the result, returns a page about it."""
 
 
-def main(name: str, measure: Measure, packages: Sequence[str] = (), page: Page | None = None) -> int:
+def main(
+    name: str, measure: Measure, packages: Sequence[str] = (), page: Page | None = None, rival: str | None = None
+) -> int:
     """Run the benchmark as `python -m benchmarks.NAME [--quick] [--json FILE]`; `packages` get their version noted.
 
-    With a `page`, `--write FILE` writes it.
+    With a `page`, `--write FILE` writes it. With the name of a `rival` program, `--rival PATH` tells where it is.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     if page is not None:
         parser.add_argument("--write", type=Path, metavar="FILE", help="write a page about it there")
+    if rival is not None:
+        parser.add_argument(
+            "--rival", metavar="PATH", default=shutil.which(rival), help=f"{rival}; else that of the path"
+        )
     options = parser.parse_args()
-    rows = measure(options.quick)
+    rows = measure(options.quick) if rival is None else measure(options.quick, options.rival)
     for row in rows:
         print(_line(row))
     result = _result(name, rows, packages)
