@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from sglk.backends.cpu_kernels.few_bits import FEW_BITS_GROUP, ROWS, FewBits, in_few_bits, restored
 from sglk.backends.ops import Packing
-from sglk.backends.quantise import quantise_int8
-from sglk.backends.quantised import QuantisedMatrix, dequantise
+from sglk.backends.quantised import QuantisedMatrix
 
 PANEL = 16
-EIGHT_BIT_GROUP = 32
-ROWS = 256
-"""Rows that are looked at together, so that little memory is needed."""
 ALIGNED = 4 * PANEL
 """Outputs are filled up with zeros to a multiple of it: the kernel takes four panels at a time."""
 
@@ -39,7 +36,9 @@ class PanelMatrix:
     shape: tuple[int, int]
     """O and E; of one expert where there are several."""
     scales_NGP: torch.Tensor | None = None
-    """fp32 or fp16; a weight is (number - zero) * scale. Absent for floats."""
+    """fp32 or fp16; a weight is (number - zero) * scale, or number * scale + offset. Absent for floats."""
+    offsets_NGP: torch.Tensor | None = None
+    """Of the same dtype; in place of zeros."""
     group_size: int = 1
     """Inputs that share a scale."""
     zeros_NGP: torch.Tensor | None = None
@@ -52,43 +51,36 @@ class PanelMatrix:
     @property
     def nbytes(self) -> int:
         """Memory of all parts, in bytes."""
-        own = [part.nbytes for part in (self.numbers, self.scales_NGP, self.zeros_NGP) if part is not None]
-        return sum(own) + (self.original.nbytes if self.original else 0)
+        parts = (self.numbers, self.scales_NGP, self.offsets_NGP, self.zeros_NGP, self.original)
+        return sum(part.nbytes for part in parts if part is not None)
 
 
 def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
-    """Lay a matrix out, in 16 or 8 bits where every number survives that."""
-    outputs, inputs = weight_OE.shape
+    """Lay a matrix out, in 16, 8 or 4 bits where every number survives that."""
     narrow = _narrowest(weight_OE)
-    if narrow is torch.float32 and (found := in_eight_bits(weight_OE)) is not None:
-        return replace(pack_quantised(found), original=None, dtype=weight_OE.dtype)
-    return PanelMatrix(in_panels(weight_OE, narrow), (outputs, inputs), dtype=weight_OE.dtype)
+    if narrow is torch.float32 and (found := in_few_bits(weight_OE)) is not None:
+        return pack_few_bits(found)
+    shape = (weight_OE.shape[0], weight_OE.shape[1])
+    return PanelMatrix(in_panels(weight_OE, narrow), shape, dtype=weight_OE.dtype)
 
 
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
     """Return the matrix."""
-    numbers = flat(packed.numbers, packed.shape[0]).float()
-    if packed.scales_NGP is not None:
-        scales_OG = flat(packed.scales_NGP, packed.shape[0]).float()
-        numbers = numbers.mul_(scales_OG.repeat_interleave(packed.group_size, 1))
-    return numbers.to(packed.dtype)
+    outputs, scales_NGP, offsets_NGP = packed.shape[0], packed.scales_NGP, packed.offsets_NGP
+    stored = flat(packed.numbers, outputs)
+    if scales_NGP is None:
+        return stored.to(packed.dtype)
+    offsets_OG = None if offsets_NGP is None else flat(offsets_NGP, outputs)
+    return restored(FewBits(stored, flat(scales_NGP, outputs), offsets_OG))
 
 
-def in_eight_bits(weight_OE: torch.Tensor) -> QuantisedMatrix | None:
-    """Return the int8 values and scales of a matrix that was made of such, 32 inputs a scale; None for any other.
-
-    So are the 8-bit tensors of GGUF files (Q8_0), whose largest value in a group is always 127.
-    """
-    if weight_OE.shape[1] % EIGHT_BIT_GROUP:
-        return None
-    parts: list[QuantisedMatrix] = []
-    for rows_OE in torch.split(weight_OE, ROWS):
-        part = quantise_int8(rows_OE, EIGHT_BIT_GROUP)
-        if not torch.equal(dequantise(part), rows_OE):
-            return None
-        parts.append(part)
-    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales_OG for part in parts])
-    return QuantisedMatrix(values, scales, EIGHT_BIT_GROUP)
+def pack_few_bits(found: FewBits) -> PanelMatrix:
+    """Lay numbers of 8 or 4 bits out."""
+    outputs, columns = found.values.shape
+    inputs = columns if found.offsets_OG is None else 2 * columns
+    offsets_NGP = None if found.offsets_OG is None else in_panels(found.offsets_OG)
+    scales_NGP = in_panels(found.scales_OG)
+    return PanelMatrix(in_panels(found.values), (outputs, inputs), scales_NGP, offsets_NGP, group_size=FEW_BITS_GROUP)
 
 
 def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
@@ -114,9 +106,11 @@ def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
     empty = [figure.new_empty(0, 0) for figure in figures]
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=empty[0])
     if weight.zeros_OG is None:
-        return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], weight.group_size, original=original)
-    original = replace(original, zeros_OG=empty[1])
-    return PanelMatrix(in_panels(weight.values), weight.shape, panels[0], weight.group_size, panels[1], original)
+        zeros_NGP = None
+    else:
+        original, zeros_NGP = replace(original, zeros_OG=empty[1]), panels[1]
+    numbers, size = in_panels(weight.values), weight.group_size
+    return PanelMatrix(numbers, weight.shape, panels[0], None, size, zeros_NGP, original)
 
 
 def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
