@@ -7,7 +7,8 @@ import torch
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import BoundOp, Packing
-from sglk.layers.weights import LayerContext, Part, TensorSource, Weight
+from sglk.backends.quantised import full_precision
+from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
 
 
 class ProductWeight:
@@ -54,9 +55,15 @@ class ProductWeight:
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, converting to `dtype`, and lay it out."""
+        self._lay_out(self._read(source, backend, dtype))
+
+    def _read(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> torch.Tensor:
+        if len(self.parts) == 1 and backend.capabilities.host_memory and all(op.packing for op in self._ops):
+            # What is only laid out, and is where that is done, need not be there twice.
+            return full_precision(read_part(source, self.parts[0])).to(dtype)
         plain = Weight(self.parts)
         plain.load(source, backend, dtype)
-        self._lay_out(plain.tensor)
+        return plain.tensor
 
     def _lay_out(self, plain: torch.Tensor) -> None:
         if self._matrices is not None:

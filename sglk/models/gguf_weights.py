@@ -1,10 +1,13 @@
 """Weights of a GGUF file, dequantised and under their Hugging Face names."""
 
+import math
 import re
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from sglk.errors import ModelLoadError
@@ -33,6 +36,9 @@ _LAYER = {
 }
 _STACK = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.weight")
 """One tensor with the weights of all experts of a layer."""
+ROWS = 16
+LONG_BYTES = 6 * 2**10
+"""Stored bytes of a row that keep what is made of ROWS of them in a core's cache."""
 _ROPE_FACTORS = "rope_freqs.weight"
 """Part of the spec, not a weight."""
 
@@ -81,14 +87,26 @@ class GgufWeights:
         if expert is not None:
             raw, shape = raw[expert], slice(1, None)
         try:
-            values = dequantize(raw, tensor.type)
+            return _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised"
             ) from error
-        values = values.reshape(tensor.shape[shape])
-        # An unquantised tensor is a view of the read-only file.
-        return torch.from_numpy(values if values.flags.writeable else np.array(values))
+
+
+def _dequantised(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor in fp32, made a part at a time: the library has all of what it makes twice for a while.
+
+    It takes ROWS rows at a time, and of short ones twice as long: blocks may as well lie in fewer rows.
+    """
+    rows = math.prod(raw.shape[:-1])
+    together = math.gcd(rows, 1 << (max(1, LONG_BYTES // raw.shape[-1]).bit_length() - 1))
+    long_rows = raw.reshape(rows // together, -1)
+    values = np.empty((len(long_rows), math.prod(shape) // len(long_rows)), np.float32)
+    for start in range(0, len(long_rows), ROWS):
+        part = slice(start, start + ROWS)
+        values[part] = dequantize(long_rows[part], kind)
+    return torch.from_numpy(values.reshape(shape))
 
 
 def huggingface_name(stored_name: str, experts: ExpertNames) -> str:
