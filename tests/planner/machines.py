@@ -56,7 +56,7 @@ def seconds(shape: StepShape) -> float:
 def shapes() -> list[StepShape]:
     """Return what a calibration measures on a processor."""
     reach = Reach.of(RuntimeConfig(chunked_prefill_size=512, max_running_requests=16), 2048, 32768, 2048)
-    return [shape for family in families(reach, mixes=True) for shape in family]
+    return [shape for family in families(reach) for shape in family]
 
 
 def measured(noise: float, seed: int = 1) -> list[Point]:

@@ -34,7 +34,7 @@ PATIENT = Effort(repeats=3, longest_step_s=100.0, time_s=100.0)
 )
 def test_every_step_is_one_that_the_scheduler_could_make(runtime: RuntimeConfig, context: int, pool: int) -> None:
     reach = Reach.of(runtime, context, pool, 2048)
-    found = families(reach, mixes=True)
+    found = families(reach)
     shapes = [shape for family in found for shape in family]
     assert len(shapes) == len(set(shapes))
     for shape in shapes:

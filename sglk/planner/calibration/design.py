@@ -14,8 +14,8 @@ _SHORT = 32
 
 _SMALL_CONTEXT = 64
 
-_CHUNK_RATIOS = (1, 4)
-"""Chunks behind a context: the largest, and a quarter of it."""
+_CHUNK_RATIOS = (1, 4, 16)
+"""Chunks behind a context: the largest, a quarter of it, and what is left of a prompt that the cache knows mostly."""
 
 
 _CHUNKS_A_STEP = 4
@@ -56,17 +56,21 @@ class Reach:
         return pages * self.page_size <= self.pool
 
 
-def families(reach: Reach, mixes: bool) -> list[list[StepShape]]:
-    """Return the shapes in families, each from small to large: where one takes too long the rest are left out."""
+def families(reach: Reach) -> list[list[StepShape]]:
+    """Return the shapes in families, each from small to large: where one takes too long the rest are left out.
+
+    Mixed steps are among them whatever `enable_mixed_chunk` says: a simulation asks what it would change.
+    """
     found = [
         _chunks(reach),
         _without_logits(reach),
         _several_prompts(reach),
         *_behind_contexts(reach),
+        _several_behind_contexts(reach),
         *_decodes(reach),
         _ragged(reach),
         _drawn(reach),
-        *([_mixed(reach)] if mixes else []),
+        _mixed(reach),
     ]
     seen: set[StepShape] = set()
     fresh: list[list[StepShape]] = []
@@ -112,6 +116,13 @@ def _behind_contexts(reach: Reach) -> Iterator[list[StepShape]]:
         new = max(1, reach.chunk // ratio)
         contexts = [size for size in _doublings(max(_SMALL_CONTEXT, new), reach.context) if size > new]
         yield [StepShape(((new, context),), logits=1) for context in contexts]
+
+
+def _several_behind_contexts(reach: Reach) -> list[StepShape]:
+    """Several requests that share a beginning which the cache has."""
+    new = min(_SHORT, reach.chunk)
+    cached = (reach.context // 4) // reach.page_size * reach.page_size
+    return [StepShape(((new, cached + new),) * count, logits=count) for count in (2, 4, 8) if count <= reach.rows]
 
 
 def _decodes(reach: Reach) -> Iterator[list[StepShape]]:

@@ -63,7 +63,7 @@ def _points(runner: Runner, config: CalibrateConfig, on_step: OnStep) -> list[Po
     capacity = runner.kv_capacity_tokens(runtime) // runtime.page_size * runtime.page_size
     context_length = min(runner.context_length, runtime.context_length or runner.context_length)
     reach = Reach.of(runtime, context_length, capacity, settings.context_length)
-    shapes = families(reach, runtime.enable_mixed_chunk)
+    shapes = families(reach)
     pool = Pool.for_shapes(chain.from_iterable(shapes), runtime.page_size, runner.vocab_size)
     runner.allocate_kv(pool.pages, pool.page_size)
     return measure_steps(runner, shapes, pool, _effort(settings), _clock(runner), on_step)
