@@ -40,7 +40,7 @@ from sglk.config.quoting import quoted
 from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
-from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
+from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources, with_option
 from sglk.config.tensor_parallel import ranks_of
 from sglk.config.tune_schema import TuneConfig
 from sglk.config.values import explain, require_values
@@ -109,15 +109,16 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     """
     search = search_path(config_dir)
     typed = overrides_from(overrides, command, search)
-    with _hydra_lock, _hydra(search) as loader:
+    with _hydra_lock, _hydra(search, command) as loader:
         layers: list[Layer] = []
         try:
             defaults = _defaults(loader, command, typed)
             _require_whole(defaults, command, search)
             layers = read_layers(defaults, search)
             if chosen := _file_of_chips_backend(typed, layers, search):
-                typed = [line for line in typed if line != "backend=auto"] + [chosen]
-                layers = read_layers(_defaults(loader, command, typed), search)
+                typed = [line for line in typed if line != "backend=auto"] + [quoted("backend", chosen)]
+                swapped = with_option(layers, "backend", chosen, search)
+                layers = swapped or read_layers(_defaults(loader, command, typed), search)
             require_data(layers)
             tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -166,12 +167,12 @@ def _require_name(name: str, group: str, choices: dict[str, str], overrides: Seq
 
 
 def _file_of_chips_backend(typed: Sequence[str], layers: Sequence[Layer], search: SearchPath) -> str | None:
-    """Return the override that puts the file of the chip's backend in place of `backend=auto`, if it has one."""
+    """Return the option that is to stand in place of `backend=auto`: the chip's backend, if it has a file."""
     auto = any((layer.group, layer.option) == ("backend", "auto") for layer in layers)
     if not auto or any(line.lstrip("+").startswith("backend.name=") for line in typed):
         return None
     named = raw_value("chip.backend", typed, layers)
-    return quoted("backend", named[0]) if named and named[0] in search.options("backend") else None
+    return named[0] if named and named[0] in search.options("backend") else None
 
 
 def _to_object(tree: DictConfig) -> Any:
@@ -189,9 +190,10 @@ def _defaults(loader: ConfigLoader, command: str, overrides: list[str]) -> list[
 
 
 @contextmanager
-def _hydra(search: SearchPath) -> Iterator[ConfigLoader]:
+def _hydra(search: SearchPath, command: str) -> Iterator[ConfigLoader]:
     """Give a config loader over `search`; Hydra as the caller's own program may have set it up stays as it was."""
-    _register_once()
+    _register_schema(command)
+    _register_profiles()
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -214,8 +216,11 @@ def _hydra_path(search: SearchPath) -> ConfigSearchPath:
 
 
 @cache
-def _register_once() -> None:
-    store = ConfigStore.instance()
-    for command, root in ROOTS.items():
-        store.store(name=f"sglk_{command}", node=root)
+def _register_schema(command: str) -> None:
+    # Of one command at a time: to store a schema takes longer than to import it.
+    ConfigStore.instance().store(name=f"sglk_{command}", node=ROOTS[command])
+
+
+@cache
+def _register_profiles() -> None:
     Plugins.instance().register(ProfileSource)

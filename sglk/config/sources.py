@@ -1,5 +1,6 @@
 """Which file, or the command line, each runtime value comes from."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from sglk.config.keys import ROOTS, leaves
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.errors import ConfigError
+
+_HEADER = re.compile(r"^(defaults:|#\s*@)", re.MULTILINE)
+"""In a file that has parents, or a package of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,17 @@ def read_layers(defaults: Iterable[ResultDefault], search: SearchPath) -> list[L
         group, _, option = str(default.config_path).partition("/")
         layers.append(Layer(group if option else "", option or group, file, _values(file, default.package)))
     return layers
+
+
+def with_option(layers: Sequence[Layer], group: str, option: str, search: SearchPath) -> list[Layer] | None:
+    """Return `layers` with another option of `group`; None where its file says itself where its content belongs.
+
+    Hydra would find the same, but computes all defaults lists again for it.
+    """
+    file = search.find(f"{group}/{option}")
+    if file is None or _HEADER.search(file.read_text(encoding="utf-8")):
+        return None
+    return [Layer(group, option, file, _values(file, group)) if layer.group == group else layer for layer in layers]
 
 
 def _values(file: Path, package: str | None) -> dict[str, Any]:
