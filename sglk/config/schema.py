@@ -255,7 +255,7 @@ class GroupConfig:
     model: Optional[str] = None
     """Option of the group `model`, with the same tokenizer as the chosen one; null = the chosen one."""
     tp_size: Optional[int] = None
-    """Tensor-parallel devices per replica; null = `runtime.tp_size`, a choice among what divides the group's devices."""
+    """Tensor-parallel devices per replica; null = `runtime.tp_size`, or a choice among what divides the devices."""
     runtime: dict[str, Any] = field(default_factory=dict)
     """Runtime parameters of this group alone, such as `mem_fraction_static: 0.75`."""
     url: Optional[str] = None
