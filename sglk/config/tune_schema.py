@@ -49,6 +49,8 @@ class StudyConfig:
     start_timeout_s: float = 300.0
     repeats: int = 3
     """Measurements of the default and the winner in the closing comparison."""
+    simulate: bool = False
+    """Simulate every setting as `sglk simulate` does, with no device; the winner is marked as simulated."""
     save_profile: bool = True
     profiles: str = "profiles"
     """Folder the winner is written to, as `<chip>/<model>.yaml`."""

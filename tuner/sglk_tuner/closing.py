@@ -61,7 +61,7 @@ def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
         if unmet is not None:
             raise RunError(
                 f"no setting of study {study.name!r} meets the limits: {unmet.metric} is 0 for all "
-                f"{len(complete(trials))} that were measured; loosen objective.slo or search other settings"
+                f"{len(complete(trials))} that were tried; loosen objective.slo or search other settings"
             )
         baseline = next(trial for trial in reversed(trials) if trial.params == study.default)
         if known and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats):
@@ -87,7 +87,7 @@ def _contest(
     assert challenger.number is not None
     closing = Closing(baseline.number, challenger.number, accepted=True, verdict="", repeats=repeats)
     if challenger is baseline or challenger.number == baseline.number:
-        closing.verdict = f"the default configuration is the best of {len(order)} measured settings"
+        closing.verdict = f"the default configuration is the best of {len(order)} settings"
         return closing
     if baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"

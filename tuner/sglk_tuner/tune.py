@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
@@ -13,7 +14,7 @@ from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk_tuner import finding
 from sglk_tuner.display import Display, plan_text, result_table
-from sglk_tuner.engine import Engine
+from sglk_tuner.engine import Engine, Launch
 from sglk_tuner.identity import identity_of
 from sglk_tuner.interrupt import interruptible
 from sglk_tuner.measurement import launcher, measurer
@@ -21,10 +22,11 @@ from sglk_tuner.objective import goals_of
 from sglk_tuner.profile import Finding, ProfileStays
 from sglk_tuner.proposals import Proposals
 from sglk_tuner.session import Session
+from sglk_tuner.simulated import imagine, simulator
 from sglk_tuner.space import build_space, params_of
 from sglk_tuner.study import Study, open_study
 from sglk_tuner.summary import StudySummary
-from sglk_tuner.trial import Bench
+from sglk_tuner.trial import Bench, Measure
 
 INTERRUPTED = 130
 
@@ -56,8 +58,11 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
         def on_start(server: LaunchedServer) -> None:
             study.write("device", (server.server_info() or {}).get("device"))
 
-        launch = launcher(composed, config_dir, list(space.candidates), on_start)
-        measure = measurer(on_progress, shlex.join(["sglk", "tune", *words]))
+        command = shlex.join(["sglk", "tune", *words])
+        launch: Launch[Any] = launcher(composed, config_dir, list(space.candidates), on_start)
+        measure: Measure[Any] = measurer(on_progress, command)
+        if config.study.simulate:
+            launch, measure = imagine, simulator(composed, config_dir, command)
         with display, Engine(config, launch, study.folder) as engine:
             session = Session(config, study, proposals, Bench(config, engine, measure, goals, study.folder), display)
             try:
@@ -91,14 +96,14 @@ def _effective(config: TuneConfig) -> TuneConfig:
     return dataclasses.replace(config, bench=dataclasses.replace(config.bench, slo=limits))
 
 
-def _interrupted(session: Session[LaunchedServer], study: Study, display: Display) -> int:
+def _interrupted(session: Session[Any], study: Study, display: Display) -> int:
     study.close_ghosts()
     summary = _publish(session, display, "interrupted")
     display.note(f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here")
     return INTERRUPTED
 
 
-def _publish(session: Session[LaunchedServer], display: Display, status: str) -> StudySummary:
+def _publish(session: Session[Any], display: Display, status: str) -> StudySummary:
     """Show the study as it stands, then write it down: what was measured is seen even where no file can be written."""
     display.result(result_table(session.summary(status)))
     return session.publish(status)
