@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         if config.calibrate.serving and measured.entry.kind == "measured":
             measured.entry.serving = _serving(measured, config, flags, bar)
             _save(measured, config)
-    print_calibration(measured, Way.of(config))
+    print_calibration(measured, Way.of(config), config.chip)
     print(f"calibration: {path}")
     return 0
 

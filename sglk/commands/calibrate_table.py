@@ -1,6 +1,10 @@
 """What a calibration found, as people read it."""
 
+from collections.abc import Iterator
+
+from sglk.backends.work import SCHEME_ARITHMETIC
 from sglk.commands.terminal import console, plain_table
+from sglk.config.schema import ChipConfig
 from sglk.planner.calibration.entries import Way, prices_of
 from sglk.planner.calibration.record import Entry
 from sglk.planner.calibration.steps import Measured
@@ -13,12 +17,14 @@ _RESTLESS = 0.1
 """Median spread of repeats above which a machine was busy with something else."""
 
 
-def print_calibration(measured: Measured, way: Way) -> None:
-    """Print some steps with their parts, and the errors of left-out ones."""
+def print_calibration(measured: Measured, way: Way, chip: ChipConfig) -> None:
+    """Print some steps with their parts, what was reached of the chip's peak, and the errors of left-out steps."""
     screen, entry = console(), measured.entry
     screen.print(f"{entry.kind}: {entry.model} on {measured.machine.device}, {entry.quantization or entry.dtype}")
     screen.print()
     screen.print(_steps(entry, way))
+    for line in _reached(entry, chip):
+        screen.print(line, highlight=False)
     error = entry.error
     kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in entry.error_by_kind.items())
     screen.print(
@@ -49,6 +55,24 @@ def _steps(entry: Entry, way: Way) -> object:
         shown = ", ".join(f"{part} {seconds * 1000:.1f}" for part, seconds in parts if seconds > 5e-5)
         table.add_row(name, f"{prices.step_s(shape) * 1000:.1f}", shown)
     return table
+
+
+def _reached(entry: Entry, chip: ChipConfig) -> Iterator[str]:
+    """Yield the rates that prices come to, beside the peaks that the chip's file names."""
+    per_byte = entry.prices.get("weight_bytes")
+    stretches = [name for name in entry.prices if name.startswith("tokens_")]
+    yield ""
+    if per_byte:
+        yield f"weights are read at {_share(1e-9 / per_byte, chip.bandwidth_gb_s, 'GB/s')}"
+    if stretches:
+        per_flop = entry.prices[max(stretches, key=lambda name: int(name.rpartition("_")[2]))]
+        arithmetic = SCHEME_ARITHMETIC.get(entry.quantization or "", entry.dtype)
+        yield f"products of many tokens reach {_share(1e-12 / per_flop, chip.peak_tflops.get(arithmetic), 'TFLOPS')}"
+
+
+def _share(rate: float, peak: float | None, unit: str) -> str:
+    shown = f"{rate:.3g}" if rate < 100 else f"{rate:,.0f}"
+    return f"{shown} {unit}" + ("" if peak is None else f", {rate / peak:.0%} of the chip's {peak:g}")
 
 
 def _examples(entry: Entry) -> list[tuple[str, StepShape]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def test_a_calibration_is_written_told_and_picked_up_by_a_plan(model: Path, caps
     assert f"calibration: {path}" in out
     assert "simulated: tiny on NVIDIA H100" in out
     assert "cross-validated error of a step: median 0." in out
+    assert re.search(r"products of many tokens reach [\d.]+ TFLOPS, \d+% of the chip's 989.4", out)
     # Nobody watches, so a line says what is going on.
     assert err.splitlines() == ["sglk: loading tiny on h100", "sglk: measuring steps"]
     document = json.loads(path.read_text())
