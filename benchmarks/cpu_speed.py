@@ -1,9 +1,9 @@
 """Decode and prefill speed on the cpu: the engine's formats against `transformers` and llama.cpp, same weights.
 
 All run with the same number of threads, in turns, best of the rounds: neighbours on the machine only ever take time
-away. With one thread (`OMP_NUM_THREADS=1`) the CPU time of the process counts, which neighbours hardly change; with more
-the time that passes, which is worth something on a quiet machine only. Decode is the time of a whole answer less that of
-its first token, so that no prefill is in it. `transformers` runs in fp32 in this process; llama.cpp by its
+away. With one thread (`OMP_NUM_THREADS=1`) the CPU time of the process counts, which neighbours hardly change; with
+more the time that passes, which is worth something on a quiet machine only. Decode is the time of a whole answer less
+that of its first token, so that no prefill is in it. `transformers` runs in fp32 in this process; llama.cpp by its
 `llama-batched-bench` (`--rival PATH`, else that of the path), on the same file, by the time that passes.
 """
 

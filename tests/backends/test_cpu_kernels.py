@@ -16,7 +16,6 @@ from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
 from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_int4, quantise_int8
-from sglk.backends.quantised import QuantisedMatrix, dequantise
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.rows import PagedRows
 
@@ -98,13 +97,23 @@ def test_weights_take_16_bits_only_where_that_loses_nothing() -> None:
     assert pack_exactly(plain.bfloat16().float() * 2.0**100).numbers.dtype is torch.bfloat16
 
 
-def test_numbers_made_of_eight_bits_are_kept_in_them_and_change_no_bit() -> None:
-    """As the tensors of a GGUF file are made: fp16 scales, and 127 the largest of a group."""
-    made = quantise_int8(randn(100, 320), 32)
-    weight_OE = dequantise(QuantisedMatrix(made.values, made.scales_OG.half(), 32))
+@pytest.mark.parametrize("bits", [8, 4])
+def test_numbers_made_of_few_bits_are_kept_in_them_and_change_no_bit(bits: int) -> None:
+    """As the tensors of a GGUF file are made: fp16 scales, 127 the largest of a group, or both 0 and 15 in it."""
+    rng = torch.Generator().manual_seed(0)
+    scales_OG1, offsets_OG1 = ((randn(100, 10, 1, seed=seed).abs() / 50).half().float() for seed in (2, 3))
+    if bits == 8:
+        values_OGS = torch.randint(-127, 128, (100, 10, 32), generator=rng)
+        values_OGS[:, :, 5] = -127
+        weight_OGS = values_OGS * scales_OG1
+    else:
+        values_OGS = torch.randint(0, 16, (100, 10, 32), generator=rng)
+        values_OGS[:, :, 5], values_OGS[:, :, 9] = 0, 15
+        weight_OGS = values_OGS * scales_OG1 - offsets_OG1
+    weight_OE = weight_OGS.flatten(1)
     weight_OE[7, 32:64] = 0
     packed, x_TE = pack_exactly(weight_OE), randn(9, 320, seed=1)
-    assert (packed.numbers.dtype, packed.nbytes) == (torch.int8, 128 * 320 + 128 * 10 * 2)
+    assert packed.nbytes == 128 * 320 * bits // 8 + 128 * 10 * (2 if bits == 8 else 4)
     assert torch.equal(unpack_exactly(packed), weight_OE)
     linear, rows = chosen(reference.linear), chosen(reference.embedding)
     wide = PanelMatrix(in_panels(weight_OE), (100, 320))

@@ -13,10 +13,11 @@
 #define SECOND_CACHE (512 * 1024)
 
 /* Panel p, input e, output o of the panel: number (p * E + e) * 16 + o; of 4-bit numbers two inputs share a byte. Scale
- * and zero of quantised ones: (p * G + g) * 16 + o, and weight = (number - zero) * scale. */
+ * and zero of quantised ones: (p * G + g) * 16 + o, and weight = (number - zero) * scale; where there are offsets,
+ * number * scale + offset. */
 struct weight {
     const void *numbers;
-    const void *scales, *zeros;
+    const void *scales, *zeros, *offsets;
     int scale_kind;
     float zero;
     size_t inputs, outputs, group, groups;
@@ -31,6 +32,10 @@ INLINE size_t panel_bytes(const struct weight *w, int kind) {
 INLINE floats figures(const struct weight *w, const void *from, size_t at) {
     if (!from) return splat(w->zero);
     return w->scale_kind == FP16 ? load_kind(from, at, FP16) : load_kind(from, at, FP32);
+}
+
+INLINE floats offset_at(const struct weight *w, size_t at, floats scale) {
+    return w->offsets ? figures(w, w->offsets, at) : -figures(w, w->zeros, at) * scale;
 }
 
 INLINE void widen_int8(const int8_t *from, floats scale, floats offset, float *to) {
@@ -51,7 +56,7 @@ INLINE void expand_kind(const struct weight *w, size_t panel, size_t start, size
         const size_t group = e / w->group, past = (group + 1) * w->group, stop = past < end ? past : end;
         const size_t at = (panel * w->groups + group) * PANEL;
         const floats scale_l = figures(w, w->scales, at), scale_r = figures(w, w->scales, at + 8);
-        const floats offset_l = -figures(w, w->zeros, at) * scale_l, offset_r = -figures(w, w->zeros, at + 8) * scale_r;
+        const floats offset_l = offset_at(w, at, scale_l), offset_r = offset_at(w, at + 8, scale_r);
         if (kind == INT4) {
             const uint8_t *from = (const uint8_t *)numbers + e / 2 * PANEL;
             for (; e < stop; e += 2, from += PANEL, to += 2 * PANEL) {
@@ -156,7 +161,7 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
                 for (int half = 0; half < 2; half++) {
                     const floats scale = figures(w, w->scales, at + 8 * half);
                     reading.scales[2 * p + half] = scale;
-                    reading.offsets[2 * p + half] = -figures(w, w->zeros, at + 8 * half) * scale;
+                    reading.offsets[2 * p + half] = offset_at(w, at + 8 * half, scale);
                 }
             }
         size_t e = from;
@@ -277,16 +282,17 @@ static struct weight of_expert(const struct weight *w, int kind, size_t panels, 
     own.numbers = (const char *)w->numbers + expert * panels * panel_bytes(w, kind);
     if (w->scales) own.scales = (const char *)w->scales + figures;
     if (w->zeros) own.zeros = (const char *)w->zeros + figures;
+    if (w->offsets) own.offsets = (const char *)w->offsets + figures;
     return own;
 }
 
 /* x is [T, E] and y is [T, O], both without gaps; scales and zeros belong to quantised kinds. Panels come in fours,
  * filled up with zeros. Tokens [starts[i], starts[i + 1]) meet the matrix of `experts`[i], i < `spans`; without `experts`
  * all meet one. */
-void sglk_product(int kind, const void *numbers, int scale_kind, const void *scales, const void *zeros, float zero,
-                  size_t inputs, size_t outputs, size_t group, const int64_t *experts, const int64_t *starts,
+void sglk_product(int kind, const void *numbers, int scale_kind, const void *scales, const void *offsets,
+                  const void *zeros, float zero, size_t inputs, size_t outputs, size_t group, const int64_t *experts, const int64_t *starts,
                   size_t spans, const float *x, size_t tokens, const float *bias, float *y, int threads) {
-    const struct weight all = {numbers, scales, zeros, scale_kind, zero, inputs, outputs, group, (inputs + group - 1) / group};
+    const struct weight all = {numbers, scales, zeros, offsets, scale_kind, zero, inputs, outputs, group, (inputs + group - 1) / group};
     const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4;
     size_t share = panels * spans / (8 * (size_t)threads) / 4 * 4;
     if (share < 4) share = 4;
@@ -304,21 +310,24 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
     }
 }
 
-/* Rows of a matrix in panels: y[t] = W[ids[t]]. 8-bit numbers have scales, one for each group of inputs. */
-void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, size_t inputs, size_t group,
-               const int64_t *ids, size_t count, float *y) {
+/* Rows of a matrix in panels: y[t] = W[ids[t]]. Numbers of 8 and 4 bits have scales, one for each group of inputs. */
+void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, const void *offsets, size_t inputs,
+               size_t group, const int64_t *ids, size_t count, float *y) {
     const size_t groups = (inputs + group - 1) / group;
     for (size_t t = 0; t < count; t++) {
         const size_t panel = (size_t)ids[t] / PANEL, o = (size_t)ids[t] % PANEL;
         float *row = y + t * inputs;
         for (size_t e = 0; e < inputs; e++) {
-            const size_t at = (panel * inputs + e) * PANEL + o;
-            if (kind != INT8) {
+            const size_t at = (panel * inputs + e) * PANEL + o, figure = (panel * groups + e / group) * PANEL + o;
+            if (kind == INT4) {
+                const int pair = ((const uint8_t *)numbers)[(panel * inputs / 2 + e / 2) * PANEL + o];
+                const float scaled = (float)(e % 2 ? pair >> 4 : pair & 15) * one_number(scales, figure, scale_kind);
+                row[e] = scaled + one_number(offsets, figure, scale_kind);
+            } else if (kind == INT8) {
+                row[e] = (float)((const int8_t *)numbers)[at] * one_number(scales, figure, scale_kind);
+            } else {
                 row[e] = one_number(numbers, at, kind);
-                continue;
             }
-            const size_t figure = (panel * groups + e / group) * PANEL + o;
-            row[e] = (float)((const int8_t *)numbers)[at] * one_number(scales, figure, scale_kind);
         }
     }
 }

@@ -19,12 +19,12 @@ class ProductKernel:
         self._product = library.sglk_product
         self._product.restype = None
         self._product.argtypes = [
-            *(number, pointer, number, pointer, pointer, ctypes.c_float, size, size, size),
+            *(number, pointer, number, pointer, pointer, pointer, ctypes.c_float, size, size, size),
             *(pointer, pointer, size, pointer, size, pointer, pointer, number),
         ]
         self._rows = library.sglk_rows
         self._rows.restype = None
-        self._rows.argtypes = [number, pointer, number, pointer, size, size, pointer, size, pointer]
+        self._rows.argtypes = [number, pointer, number, pointer, pointer, size, size, pointer, size, pointer]
 
     def linear(self, x_TE: torch.Tensor, weight_OE: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight_OE` is what `pack_exactly` returned."""
@@ -82,9 +82,10 @@ class ProductKernel:
         return y_TO
 
 
-def _stored(weight: PanelMatrix) -> tuple[int, int, int, int | None]:
-    """Return the kinds and places of numbers and scales."""
-    numbers, scales = weight.numbers, weight.scales_NGP
+def _stored(weight: PanelMatrix) -> tuple[int, int, int, int | None, int | None]:
+    """Return kind and place of the numbers, those of the scales, and the place of the offsets."""
+    numbers, scales, offsets = weight.numbers, weight.scales_NGP, weight.offsets_NGP
     if scales is None:
-        return KINDS[numbers.dtype], numbers.data_ptr(), 0, None
-    return KINDS[numbers.dtype], numbers.data_ptr(), KINDS[scales.dtype], scales.data_ptr()
+        return KINDS[numbers.dtype], numbers.data_ptr(), 0, None, None
+    places = (scales.data_ptr(), None if offsets is None else offsets.data_ptr())
+    return KINDS[numbers.dtype], numbers.data_ptr(), KINDS[scales.dtype], *places

@@ -1,0 +1,82 @@
+"""Matrices that were made of numbers of 8 or 4 bits, as a GGUF file has them, kept in those without losing a bit.
+
+Letters: O outputs, R some of them, E inputs, G groups of 32 inputs, S = 32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sglk.backends.quantise import INT8_MAX
+from sglk.backends.quantised import pack_nibbles, unpack_nibbles
+
+FEW_BITS_GROUP = 32
+ROWS = 256
+"""Rows that are looked at together, so that little memory is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewBits:
+    """A matrix number * scale, or number * scale + offset, rounded once to fp32."""
+
+    values: torch.Tensor
+    """int8 [O, E] without offsets; with them uint8 [O, E / 2], input 2i in the low half of byte i."""
+    scales_OG: torch.Tensor
+    """fp16."""
+    offsets_OG: torch.Tensor | None = None
+    """fp16."""
+
+
+def in_few_bits(weight_OE: torch.Tensor) -> FewBits | None:
+    """Return what an fp32 matrix was made of; None for one that was not, or not so that it can be seen.
+
+    Of GGUF's kinds Q8_0, whose largest number in a group is 127, and Q4_1, which has a 0 and a 15 in a group.
+    """
+    if weight_OE.shape[1] % FEW_BITS_GROUP or not len(weight_OE):
+        return None
+    for guess in (_in_eight_bits, _in_four_bits):
+        if (found := _of_parts(weight_OE, guess)) is not None:
+            return found
+    return None
+
+
+def restored(few: FewBits) -> torch.Tensor:
+    """Return the fp32 matrix."""
+    stored_OE = few.values if few.offsets_OG is None else unpack_nibbles(few.values)
+    values_OGS = stored_OE.float().view(len(stored_OE), -1, FEW_BITS_GROUP)
+    values_OGS *= few.scales_OG.float().unsqueeze(-1)
+    if few.offsets_OG is not None:
+        # The product is exact, so nothing but this sum rounds.
+        values_OGS += few.offsets_OG.float().unsqueeze(-1)
+    return values_OGS.flatten(1)
+
+
+def _of_parts(weight_OE: torch.Tensor, guess: Callable[[torch.Tensor], FewBits]) -> FewBits | None:
+    parts: list[FewBits] = []
+    for rows_RE in torch.split(weight_OE, ROWS):
+        part = guess(rows_RE.view(len(rows_RE), -1, FEW_BITS_GROUP))
+        if not torch.equal(restored(part), rows_RE):
+            return None
+        parts.append(part)
+    offsets = [part.offsets_OG for part in parts if part.offsets_OG is not None]
+    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales_OG for part in parts])
+    return FewBits(values, scales, torch.cat(offsets) if offsets else None)
+
+
+def _in_eight_bits(weight_RGS: torch.Tensor) -> FewBits:
+    scales_RG = (weight_RGS.abs().amax(-1) / INT8_MAX).half()
+    values_RGS = (weight_RGS / _divisors(scales_RG)).round_().clamp_(-INT8_MAX, INT8_MAX)
+    return FewBits(values_RGS.to(torch.int8).flatten(1), scales_RG)
+
+
+def _in_four_bits(weight_RGS: torch.Tensor) -> FewBits:
+    low_RG, high_RG = weight_RGS.aminmax(dim=-1)
+    scales_RG, offsets_RG = ((high_RG - low_RG) / 15).half(), low_RG.half()
+    steps_RGS = (weight_RGS - offsets_RG.float().unsqueeze(-1)) / _divisors(scales_RG)
+    return FewBits(pack_nibbles(steps_RGS.round_().clamp_(0, 15).flatten(1)), scales_RG, offsets_RG)
+
+
+def _divisors(scales_RG: torch.Tensor) -> torch.Tensor:
+    scales_RG1 = scales_RG.float().unsqueeze(-1)
+    return torch.where(scales_RG1 == 0, 1.0, scales_RG1)
