@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 
@@ -45,6 +46,8 @@ def run(arguments: Sequence[str]) -> int:
     composed = compose("calibrate", flags.arguments, flags.config_dir)
     config: CalibrateConfig = composed.config
     _check_folder(config)
+    # The fit needs it, and whoever lacks it hears of that before the minutes of measuring.
+    import_module("scipy")
     warn(composed.warnings)
     with _Bar(config.calibrate.progress) as bar:
         bar.say(f"loading {config.model.name} on {config.chip.name}")

@@ -102,6 +102,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     assert not Path("calibration").exists()
 
 
+def test_a_missing_library_is_named_before_anything_is_measured(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    code, _, err = run(capsys, "calibrate", *SIM, f"model={model}")
+    assert (code, err) == (2, "sglk: error: `sglk calibrate` needs scipy; pip install 'sglk[calibrate]'\n")
+
+
 def test_a_damaged_file_is_not_overwritten(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("calibrate", *SIM, f"model={model}")
     run(capsys, *words)
