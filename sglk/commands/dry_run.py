@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sglk.config.fleet import ReplicaConfig
 from sglk.config.profiles import NATIVE
+from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import FIRST_PORT, compose_command
@@ -23,13 +25,23 @@ def print_commands(replicas: Sequence[ReplicaConfig]) -> None:
             "--dry-run prints the command of an upstream engine, and engine=native runs in sglk's own process; choose"
             " engine=sglang or engine=vllm"
         )
-    for number, replica in enumerate(launched):
-        command = compose_command(replica.config, port=FIRST_PORT + number, environ=os.environ)
+    for number, (name, config) in enumerate(each for replica in launched for each in _machines(replica)):
+        command = compose_command(config, port=FIRST_PORT + number, environ=os.environ)
         judge = _judge(command)
-        print(f"# {replica.name}: {judge}")
+        print(f"# {name}: {judge}")
         print("\n".join(f"# {note}" for note in command.notes), end="\n" * bool(command.notes))
         print(command.shell())
     sys.stdout.flush()
+
+
+def _machines(replica: ReplicaConfig) -> Iterator[tuple[str, ServeConfig]]:
+    """Yield what each machine of a replica runs; Ray alone starts what runs on the others."""
+    config = replica.config
+    if config.engine.nnodes == 1 or config.engine.executor == "ray":
+        yield replica.name, config
+        return
+    for rank in range(config.engine.nnodes):
+        yield f"{replica.name} on machine {rank}", replace(config, engine=replace(config.engine, node_rank=rank))
 
 
 def _judge(command: UpstreamCommand) -> str:

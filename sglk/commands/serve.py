@@ -36,6 +36,11 @@ def run(arguments: Sequence[str]) -> int:
         if DRY_RUN in flags.switches:
             print_commands(placement.replicas)
             return 0
+        if composed.config.engine.node_rank > 0:
+            from sglk.server.node import serve_node
+
+            serve_node(placement.replicas[0])
+            return 0
         # Whether the port is free shows before torch is imported; to hold it is for the server.
         bind(composed.config.server.host, composed.config.server.port).close()
         # After the configuration is known to be good: this imports torch.

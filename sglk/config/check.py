@@ -10,6 +10,7 @@ from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.check_bench import load_problems, workload_problems
 from sglk.config.check_calibrate import calibration_problems
 from sglk.config.check_engine import engine_problems
+from sglk.config.check_nodes import span_problems
 from sglk.config.check_render import render_problems
 from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_simulate import simulation_problems
@@ -58,6 +59,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     if config.backend.quarantine and config.backend.fallback == "forbid":
         yield "backend.quarantine=true runs the reference, which backend.fallback=forbid forbids; change one of them"
     yield from engine_problems(config.engine)
+    yield from span_problems(config)
     yield from runtime_problems(config.runtime, config.chip, config.model)
     yield from server_problems(config.server)
     yield from router_problems(config.router)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from sglk.config.check_nodes import node_problems
 from sglk.config.engine_schema import EngineConfig
 from sglk.config.profiles import NATIVE
 from sglk.config.ranges import listed, one_of, positive
@@ -20,7 +21,11 @@ def engine_problems(engine: EngineConfig) -> Iterator[str]:
     if engine.name != NATIVE:
         if not engine.version:
             yield f"engine.version is not given; write the version of {engine.name}, or engine={engine.name}"
+        yield from node_problems(engine)
         return
+    for name in ("nnodes", "node_rank", "dist_init_addr", "executor"):
+        if (value := getattr(engine, name)) != getattr(EngineConfig(), name):
+            yield f"engine.{name}={value} has no effect with engine=native, which stays on one machine; leave it out"
     if engine.extra_args:
         names = listed(f"engine.extra_args.{name}" for name in engine.extra_args)
         yield f"{names} has no effect with engine=native, which takes its settings from `runtime`; leave it out"

@@ -18,6 +18,14 @@ class EngineConfig:
     """How long an upstream engine may take until it generates a token."""
     logs: str = "logs"
     """Folder for the output of upstream engines, one file per replica."""
+    nnodes: int = 1
+    """Machines that one upstream engine spans, equal in devices; `sglk serve` is started on each of them."""
+    node_rank: int = 0
+    """Which of these machines this is; number 0 answers requests."""
+    dist_init_addr: Optional[str] = None
+    """`HOST:PORT` of machine 0, at which the others find it."""
+    executor: Optional[str] = None
+    """How vLLM reaches its devices: `mp`, or `ray` for those of a running Ray cluster; null = vLLM decides."""
     extra_args: dict[str, Any] = field(default_factory=dict)
     """Flags handed to an upstream engine as they are, without their dashes; `native` takes none."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from sglk.config.check_nodes import local_devices
 from sglk.config.engine_schema import UpstreamConfig
 from sglk.config.flags import ALIASES
 from sglk.config.groups import SIMULATED
@@ -37,11 +38,13 @@ class Dialect:
     variables: Callable[[ServeConfig], dict[str, str]] = lambda config: {}
     key_variable: str | None = None
     """Variable that it reads its API key from; None = from the command line alone, where everybody sees it."""
+    worker: tuple[str, ...] = ()
+    """What the interpreter runs on machines other than the first; empty = the same."""
 
 
 DIALECTS = {
     "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED),
-    "vllm": Dialect(vllm.MODULE, vllm.add_arguments, vllm.OWNED, vllm.variables, vllm.KEY_VARIABLE),
+    "vllm": Dialect(vllm.MODULE, vllm.add_arguments, vllm.OWNED, vllm.variables, vllm.KEY_VARIABLE, vllm.WORKER),
 }
 
 
@@ -71,12 +74,16 @@ def compose_command(
     return UpstreamCommand(
         engine=engine.name,
         version=arguments.table.version,
-        argv=(engine.python or sys.executable, "-m", dialect.module, *arguments.words()),
+        argv=(engine.python or sys.executable, "-m", *_entry(config, dialect), *arguments.words()),
         environment=MappingProxyType(dict(_environment(config, dialect, environ))),
         secrets=MappingProxyType(secrets),
         notes=(*arguments.notes, *_notes(config)),
         url=f"http://{LOOPBACK}:{port}",
     )
+
+
+def _entry(config: ServeConfig, dialect: Dialect) -> tuple[str, ...]:
+    return dialect.worker if config.engine.node_rank > 0 and dialect.worker else (dialect.module,)
 
 
 def problem(config: ServeConfig) -> str | None:
@@ -135,7 +142,7 @@ def _environment(config: ServeConfig, dialect: Dialect, environ: Mapping[str, st
         if name not in environ:
             yield name, str(value)
     if (variable := config.backend.visible_devices) is not None:
-        yield variable, visible(config.groups[0].devices, variable, environ)
+        yield variable, visible(local_devices(config), variable, environ)
     if config.runtime.num_threads is not None:
         yield "OMP_NUM_THREADS", str(config.runtime.num_threads)
 

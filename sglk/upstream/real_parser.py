@@ -47,7 +47,8 @@ def main() -> None:
 
 def _verdict(parser: argparse.ArgumentParser, argv: list[str]) -> str | None:
     try:
-        parser.parse_args(argv)
+        # The command that vLLM has for engines that answer no requests, and its only other word.
+        parser.parse_args(argv[1:] if argv[:1] == ["serve"] else argv)
     except _Refused as refusal:
         return str(refusal)
     return None

@@ -62,6 +62,9 @@ OWNED = {
     "--cuda-graph-backend-decode": "runtime.disable_cuda_graph",
     "--cuda-graph-backend-prefill": "runtime.disable_cuda_graph",
     "--base-gpu-id": "groups",
+    "--nnodes": "engine.nnodes",
+    "--node-rank": "engine.node_rank",
+    "--dist-init-addr": "engine.dist_init_addr",
 }
 """Flags that come from settings of sglk and from nowhere else."""
 
@@ -86,6 +89,7 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     choices = arguments.table.require("--kv-cache-dtype").choices
     arguments.set("--kv-cache-dtype", kv_cache_dtype(runtime, choices, title), "runtime.kv_cache_dtype")
     arguments.set("--tp-size", len(config.groups[0].devices), "runtime.tp_size")
+    _machines(arguments, config)
     _policy(arguments, config)
     _quantization(arguments, config)
     if runtime.disable_cuda_graph:
@@ -106,6 +110,15 @@ def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     if config.server.chat_template is not None:
         arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
     arguments.set("--log-level", log_level(config), "server.log_level")
+
+
+def _machines(arguments: Arguments, config: ServeConfig) -> None:
+    engine = config.engine
+    if engine.nnodes == 1:
+        return
+    arguments.set("--nnodes", engine.nnodes, "engine.nnodes")
+    arguments.set("--node-rank", engine.node_rank, "engine.node_rank")
+    arguments.set("--dist-init-addr", engine.dist_init_addr, "engine.dist_init_addr")
 
 
 def _policy(arguments: Arguments, config: ServeConfig) -> None:

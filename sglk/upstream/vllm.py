@@ -2,12 +2,16 @@
 
 import json
 
+from sglk.config.check_nodes import split_address
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
 from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, page_size, refuse
 
 MODULE = "vllm.entrypoints.openai.api_server"
+
+WORKER = ("vllm.entrypoints.cli.main", "serve")
+"""What machines other than the first run: only this one knows engines that answer no requests."""
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Where it reads its API key, so that no user of the machine sees it in the list of processes."""
@@ -50,6 +54,12 @@ OWNED = {
     "--quantization": "runtime.quantization",
     "--tensor-parallel-size": "runtime.tp_size",
     "--enforce-eager": "runtime.disable_cuda_graph",
+    "--nnodes": "engine.nnodes",
+    "--node-rank": "engine.node_rank",
+    "--headless": "engine.node_rank",
+    "--master-addr": "engine.dist_init_addr",
+    "--master-port": "engine.dist_init_addr",
+    "--distributed-executor-backend": "engine.executor",
 }
 """Flags that come from settings of sglk and from nowhere else."""
 
@@ -79,6 +89,7 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     choices = arguments.table.require("--kv-cache-dtype").choices
     arguments.set("--kv-cache-dtype", kv_cache_dtype(runtime, choices, title), "runtime.kv_cache_dtype")
     arguments.set("--tensor-parallel-size", len(config.groups[0].devices), "runtime.tp_size")
+    _machines(arguments, config)
     if runtime.quantization is not None:
         arguments.set("--quantization", _quantization(config, title), "runtime.quantization")
     _graphs(arguments, config)
@@ -118,6 +129,21 @@ def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     arguments.set("--served-model-name", name, "server.served_model_name")
     if config.server.chat_template is not None:
         arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
+
+
+def _machines(arguments: Arguments, config: ServeConfig) -> None:
+    engine = config.engine
+    if engine.executor is not None:
+        arguments.set("--distributed-executor-backend", engine.executor, "engine.executor")
+    if engine.nnodes == 1 or engine.executor == "ray":
+        return
+    host, port = split_address(str(engine.dist_init_addr))
+    arguments.set("--nnodes", engine.nnodes, "engine.nnodes")
+    arguments.set("--node-rank", engine.node_rank, "engine.node_rank")
+    arguments.set("--master-addr", host, "engine.dist_init_addr")
+    arguments.set("--master-port", port, "engine.dist_init_addr")
+    if engine.node_rank > 0:
+        arguments.set("--headless", True, "engine.node_rank")
 
 
 def _pages(arguments: Arguments, config: ServeConfig) -> None:
