@@ -31,11 +31,10 @@ class SglkCpuPlatform(CpuSRTPlatform):  # type: ignore[misc]
         return pool
 
     def get_paged_allocator_cls(self) -> type:
-        """Return SGLang's allocator of pages."""
-        from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+        """Return an allocator of pages that needs no Triton."""
+        from sglk.upstream.sglang_platform.pages import SglkPages
 
-        allocator: type = PagedTokenToKVPoolAllocator
-        return allocator
+        return SglkPages
 
     def get_dispatch_key_name(self) -> str:
         """Let fused ops run as plain torch."""
