@@ -1,4 +1,4 @@
-# make serve | test | test-slow | lint | bench     ARGS="..." goes to the command that a target runs
+# make serve | test | test-slow | test-upstream | lint | bench     ARGS="..." goes to the command that a target runs
 PYTHON ?= python3
 # Where pip finds a CPU build of torch differs by platform; see "Other machines" in README.md.
 PIP_FLAGS ?=
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt $(PIP_FLAGS)
 PROJECT := pyproject.toml constraints.txt
 
-.PHONY: serve test test-slow lint bench clean
+.PHONY: serve test test-slow test-upstream lint bench clean
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.serve
@@ -21,6 +21,10 @@ test: lint
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(ARGS)
+
+# One process: an engine takes both a minute to start and a gigabyte.
+test-upstream: $(VENV)/.dev .upstream/sglang/.built .upstream/vllm/.built
+	$(BIN)/pytest tests/upstream -m upstream $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -47,3 +51,6 @@ $(VENV)/.serve: $(PROJECT) | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.serve
 	$(PIP) --editable '.[all,dev]'
 	@touch $@
+
+.upstream/%/.built:
+	PYTHON="$(PYTHON)" PIP_FLAGS="$(PIP_FLAGS)" scripts/upstream-env $*

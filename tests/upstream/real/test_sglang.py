@@ -1,0 +1,41 @@
+"""SGLang 0.5.18 on a CPU by sglk's platform plugin: ready, right, drained, and nothing left of it."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from sglk.bench.target import LaunchedServer
+from tests.upstream.real.engines import Tokens, at_once, cached_tokens, one_by_one, prompts, served, stop_amid_answer
+
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
+
+
+def test_greedy_tokens_are_those_of_sglks_engine(sglang: LaunchedServer, native: Tokens) -> None:
+    assert one_by_one(sglang.url, prompts()) == native
+
+
+def test_requests_beside_each_other_and_cached_beginnings_change_no_token(
+    sglang: LaunchedServer, native: Tokens
+) -> None:
+    assert at_once(sglang.url, prompts()) == native
+    assert cached_tokens(sglang.url, prompts()[3]) >= 149
+    assert sglang.flush_cache()
+    assert cached_tokens(sglang.url, prompts()[3]) == 0
+    assert at_once(sglang.url, prompts()) == native
+
+
+def test_the_plugins_attention_is_torchs(sglang: LaunchedServer, torch_native: LaunchedServer) -> None:
+    asked = [*prompts(7), *prompts(11)]
+    assert at_once(sglang.url, asked) == one_by_one(torch_native.url, asked)
+
+
+def test_pages_of_16_hold_the_same_and_a_drain_ends_all(tiny: Path, tmp_path: Path, native: Tokens) -> None:
+    with served("sglang", tiny, tmp_path, "backend.upstream.sglang.page_size=null", "runtime.page_size=16") as server:
+        assert at_once(server.url, prompts()) == native
+        assert cached_tokens(server.url, prompts()[3]) == 144
+        assert one_by_one(server.url, prompts()) == native
+        said, left = stop_amid_answer(server, signal.SIGTERM)
+    assert said.rstrip().endswith("data: [DONE]")
+    assert left == []
+    assert "--page-size 16" in (tmp_path / "serve.log").read_text()
