@@ -38,7 +38,7 @@ def _print_replicas(replicas: Iterable[ReplicaPlan], screen: Console) -> None:
         found = each.found
         table.add_row(
             each.name,
-            ", ".join(each.config.groups[0].devices),
+            _devices(each.config.groups[0].devices),
             each.config.chip.name,
             each.config.model.name,
             f"{_number(found.weights.total)} {found.quantization or found.dtype}",
@@ -155,6 +155,14 @@ def _alike(one: ReplicaPlan, other: ReplicaPlan) -> bool:
         other.why,
     )
     return same and one.config.groups[0].name == other.config.groups[0].name
+
+
+def _devices(names: list[str]) -> str:
+    """Return the names of devices; those in a row by the first and the last."""
+    kind, _, first = names[0].rpartition(":")
+    last = int(first) + len(names) - 1
+    in_a_row = names == [f"{kind}:{index}" for index in range(int(first), last + 1)]
+    return f"{names[0]} to {last}" if in_a_row and len(names) > 2 else ", ".join(names)
 
 
 def _number(count: int) -> str:

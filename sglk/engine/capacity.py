@@ -59,7 +59,7 @@ def fitting_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> in
     `max_total_tokens` as given, if it fits; else what `mem_fraction_static` of the device leaves after the weights.
     In main memory the pool is moreover kept to what is free and to what the window can fill, `max_running_requests`
     requests of full context: more would only keep old prefixes while other programs starve.
-    Raises CapacityError when the weights do not fit or not one page is left.
+    Raises CapacityError when the weights do not fit, not one page is left, or the pool is larger than what is free.
     """
     device = planned_bytes(room, runtime)
     if runtime.max_total_tokens is not None:
@@ -69,6 +69,8 @@ def fitting_tokens(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig) -> in
     if tokens < runtime.page_size:
         larger = "more devices (runtime.tp_size) or a larger one" if room.splittable else "a larger device"
         raise CapacityError(_too_small(need, device, runtime, larger))
+    if not room.host_memory and tokens * need.bytes_per_token > room.free:
+        raise CapacityError(_not_free(need, room, runtime, tokens * need.bytes_per_token))
     if room.host_memory:
         pages = -(-need.context_length // runtime.page_size)
         window = runtime.max_running_requests * pages * runtime.page_size
@@ -101,6 +103,18 @@ def _requested_tokens(need: KVNeed, left: int, tokens: int, page_size: int) -> i
             f"{need.weights_bytes} only {max(left, 0)} are left; lower it to {max(most, 0)} or less"
         )
     return tokens
+
+
+def _not_free(need: KVNeed, room: DeviceRoom, runtime: RuntimeConfig, pool: int) -> str:
+    device, fraction = planned_bytes(room, runtime), runtime.mem_fraction_static
+    given = (
+        f"runtime.mem_fraction_static={fraction:g} of {device} bytes leaves {pool} for KV beside the weights' "
+        f"{need.weights_bytes}, and only {room.free} of the device's {room.total} are free"
+    )
+    if device > room.total:
+        return f"{given}; lower runtime.device_memory_gib={runtime.device_memory_gib:g} to the memory of the device"
+    largest = math.floor((need.weights_bytes + room.free) / device * 1000) / 1000
+    return f"{given}; lower it to {largest:g} or less, or end what else is in the device's memory"
 
 
 def _too_small(need: KVNeed, device: int, runtime: RuntimeConfig, larger: str) -> str:

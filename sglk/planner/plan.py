@@ -11,10 +11,9 @@ from sglk.config.plan_schema import RoomConfig
 from sglk.config.schema import ServeConfig
 from sglk.planner.footprint import Footprint
 from sglk.planner.model import PlannedModel, model_of
-from sglk.planner.options import weight_options
 from sglk.planner.room import IN_MAIN_MEMORY, Room, room_of
 from sglk.planner.upstream import AutomaticValues, automatic_values
-from sglk.planner.ways import Subject, Wanted, Way, fits, undeclared, ways_to_fit
+from sglk.planner.ways import Subject, Wanted, Way, fits, roomiest_pool, undeclared, ways_to_fit
 
 Verdict = Literal["fits", "fits with changes", "cannot"]
 
@@ -147,7 +146,8 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         found=found,
         note=replica.note,
         verdict="fits" if good else "fits with changes" if ways else "cannot",
-        why=_why(found, wanted, subject.runtime.mem_fraction_static) + _nothing_helps(subject, good or bool(ways)),
+        why=_why(found, wanted, subject.runtime.mem_fraction_static)
+        + ("" if good or ways else _nothing_helps(subject, wanted)),
         ways=ways,
         undeclared=[] if good or _same_devices(ways, found) else undeclared(subject, wanted),
         warnings=list(_warnings(found, subject, wanted)),
@@ -167,12 +167,18 @@ def _same_devices(ways: Sequence[Way], found: Footprint) -> bool:
     return any(way.result.tp_size == found.tp_size for way in ways)
 
 
-def _nothing_helps(subject: Subject, helped: bool) -> str:
-    if helped:
-        return ""
-    least = min((option for option in weight_options(subject) if option.declared), key=lambda option: option.weights)
-    scheme = least.quantization or least.dtype
-    return f"; the smallest weights, {scheme} on {least.tp_size} devices, take {least.weights / 2**30:.1f} each"
+def _nothing_helps(subject: Subject, wanted: Wanted) -> str:
+    roomiest = roomiest_pool(subject)
+    devices = "one device" if roomiest.tp_size == 1 else f"{roomiest.tp_size} devices"
+    scheme = roomiest.quantization or roomiest.dtype
+    if roomiest.kv_tokens:
+        rooms = (
+            (roomiest.requests(wanted.context_length), wanted.context_length),
+            (wanted.requests, roomiest.longest(wanted.requests)),
+        )
+        most = " or ".join(f"{requests} x {length}" for requests, length in rooms if requests and length)
+        return f"; room for at most {most}: weights in {scheme} and KV in {roomiest.kv_dtype} on {devices}"
+    return f"; the smallest weights, {scheme} on {devices}, take {roomiest.weights.total / 2**30:.1f} GiB each"
 
 
 def _warnings(found: Footprint, subject: Subject, wanted: Wanted) -> Iterator[str]:

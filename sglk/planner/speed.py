@@ -38,11 +38,11 @@ class Speed:
 
 
 def estimated_speed(plan: ReplicaPlan, calibration: str = AUTO) -> Speed | str | None:
-    """Return the estimate; why there is none, where the chip has no figures; None where the engine cannot start.
+    """Return the estimate; why there is none, where the chip has no figures; None where no such request has room.
 
     Raises ConfigError where the calibration that the user named is not one for this replica.
     """
-    if not plan.found.kv_tokens:
+    if not plan.found.requests(plan.wanted.context_length):
         return None
     try:
         model = cost_model(plan.config, calibration)

@@ -119,7 +119,26 @@ def undeclared(subject: Subject, wanted: Wanted) -> list[str]:
     return found
 
 
+def roomiest_pool(subject: Subject) -> Footprint:
+    """Return the largest pool of all choices, with the highest fraction that leaves a step its room.
+
+    Where no choice leaves one it has no tokens, and the smallest weights.
+    """
+    found = []
+    for runtime in _choices(subject):
+        raised = most_fraction(subject, subject.footprint(runtime))
+        fraction = max(raised, runtime.mem_fraction_static)
+        found.append(subject.footprint(replace(runtime, mem_fraction_static=fraction)))
+    return max(found, key=lambda each: (each.kv_tokens, -each.weights.total))
+
+
 def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
+    for runtime in _choices(subject):
+        yield from _with_memory(subject, wanted, runtime)
+
+
+def _choices(subject: Subject) -> Iterator[RuntimeConfig]:
+    """Yield all combinations of devices and dtypes; the pool takes what the fraction leaves."""
     for (dtype, scheme), kv in product(_precisions(subject), _kv_dtypes(subject)):
         runtime = replace(
             subject.runtime,
@@ -129,7 +148,7 @@ def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
             max_total_tokens=None,
         )
         for size in _sizes(subject, subject.model.scheme(scheme)):
-            yield from _with_memory(subject, wanted, replace(runtime, tp_size=size))
+            yield replace(runtime, tp_size=size)
 
 
 def _with_memory(subject: Subject, wanted: Wanted, runtime: RuntimeConfig) -> Iterator[Way]:

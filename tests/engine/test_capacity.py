@@ -23,6 +23,15 @@ def test_the_configured_memory_replaces_the_devices() -> None:
     assert kv_capacity_tokens(NEED, CARD, runtime(mem_fraction_static=0.5, device_memory_gib=8.0)) == 2 * 1024
 
 
+def test_a_pool_larger_than_what_is_free_is_refused_with_the_fraction_that_fits() -> None:
+    busy = DeviceRoom(total=10 * GIB, free=4 * GIB, host_memory=False)
+    with pytest.raises(CapacityError, match=rf"only {4 * GIB} of the device's {10 * GIB} are free; lower it to 0.6 or"):
+        kv_capacity_tokens(NEED, busy, runtime(mem_fraction_static=0.8))
+    assert kv_capacity_tokens(NEED, busy, runtime(mem_fraction_static=0.6)) == 4 * 1024
+    with pytest.raises(CapacityError, match=r"lower runtime.device_memory_gib=100 to the memory of the device"):
+        kv_capacity_tokens(NEED, CARD, runtime(device_memory_gib=100.0))
+
+
 def test_main_memory_is_shared_and_never_more_than_the_window_can_fill() -> None:
     machine = DeviceRoom(total=20 * GIB, free=18 * GIB, host_memory=True)
     share = int(20 * GIB * HOST_SHARE * 0.8) - NEED.weights_bytes

@@ -62,6 +62,7 @@ def test_a_number_of_devices_that_was_chosen_is_explained_and_what_would_do_with
     words = ("chip=kunlun", "model=qwen32b", "backend=sim")
     code, out, _ = run(capsys, *words)
     assert code == 0
+    assert " sim:0 to 3 " in out
     note = "qwen32b in fp16 needs 65.5 GB a device, kunlun plans 25.8 GB: serving on 4 devices (runtime.tp_size=4)"
     assert note in out
     assert "to make it fit fewer devices" in out

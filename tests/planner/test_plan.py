@@ -97,7 +97,27 @@ def test_a_pool_too_large_is_left_to_the_fraction() -> None:
 def test_nothing_helps_a_model_that_is_too_large_for_main_memory() -> None:
     plan = replica("chip=cpu", "model=qwen72b", "runtime.device_memory_gib=8")
     assert (plan.verdict, plan.ways) == ("cannot", [])
-    assert "the smallest weights" in plan.why
+    # More parts in one memory save nothing.
+    assert plan.why.endswith("; the smallest weights, w4a16 on one device, take 50.2 GiB each")
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ("plan.requests=100000", "24 x 32768: weights in w8a8 and KV in fp16 on 8 devices"),
+        ("plan.context_length=200000000", "1 x 792320: weights in w8a8 and KV in fp16 on 8 devices"),
+    ],
+)
+def test_where_nothing_helps_the_largest_pool_is_told(asked: str, most: str) -> None:
+    plan = replica("chip=kunlun", "model=qwen32b", asked)
+    assert (plan.verdict, plan.ways) == ("cannot", [])
+    assert plan.why.endswith(f"; room for at most {most}")
+
+
+def test_a_pool_larger_than_the_device_is_a_problem_of_the_plan_as_of_the_engine() -> None:
+    plan = replica("chip=h100", "model=qwen7b", "backend=sim", "runtime.device_memory_gib=1000")
+    assert plan.found.kv_tokens == 0
+    assert "lower runtime.device_memory_gib=1000 to the memory of the device" in plan.why
 
 
 def test_a_fraction_that_leaves_a_step_no_room_is_named() -> None:
