@@ -2,6 +2,7 @@
 
 import ctypes
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class AttentionKernel:
         self._decode, self._prefill = library.sglk_attention_decode, library.sglk_attention_prefill
         self._decode.restype, self._decode.argtypes = None, [*pool, pointer, *shape]
         self._prefill.restype, self._prefill.argtypes = None, [*pool, pointer, pointer, *shape]
+        self._laid_out: WeakKeyDictionary[PagedRows, RowArrays] = WeakKeyDictionary()
 
     def decode(
         self,
@@ -44,10 +46,10 @@ class AttentionKernel:
     ) -> torch.Tensor:
         """Return out_BHD."""
         batch, heads, width = q_BHD.shape
-        lens_B = _array(rows.kv_lens_B)
-        parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
-        states = batch * parts * heads * (width + 2)
-        return _attend(self._decode, q_BHD, (k_pool_SKD, v_pool_SKD), rows, (lens_B,), scale, scales, states, parts)
+        arrays = self._arrays(rows)
+        states = batch * arrays.parts * heads * (width + 2)
+        pools = (k_pool_SKD, v_pool_SKD)
+        return self._attend(self._decode, q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts)
 
     def prefill(
         self,
@@ -60,58 +62,79 @@ class AttentionKernel:
     ) -> torch.Tensor:
         """Return out_THD."""
         _, heads, width = q_THD.shape
-        lens = (np.array(rows.query_starts, np.int64), _array(rows.kv_lens_B))
+        arrays = self._arrays(rows)
         group = heads // k_pool_SKD.shape[1]
         together = max(1, TILE // group)
         states = torch.get_num_threads() * 2 * together * group * (width + 2)
-        return _attend(self._prefill, q_THD, (k_pool_SKD, v_pool_SKD), rows, lens, scale, scales, states, together)
+        pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
+        return self._attend(self._prefill, q_THD, pools, lens, arrays, scale, scales, states, together)
+
+    def _arrays(self, rows: PagedRows) -> "RowArrays":
+        """Return what the C functions read of `rows`, which all layers of a step share."""
+        arrays = self._laid_out.get(rows)
+        if arrays is None:
+            arrays = self._laid_out[rows] = RowArrays(rows)
+        return arrays
+
+    def _attend(
+        self,
+        function: "ctypes._NamedFuncPointer",
+        q_THD: torch.Tensor,
+        pools_SKD: tuple[torch.Tensor, torch.Tensor],
+        lens: tuple[int, ...],
+        arrays: "RowArrays",
+        scale: float,
+        scales: KVScales | None,
+        states: int,
+        share: int,
+    ) -> torch.Tensor:
+        """Call the function; `states` is the floats that it needs for its states, `share` what it counts them by."""
+        _, heads, width = q_THD.shape
+        if q_THD.stride()[1:] != (width, 1):
+            q_THD = q_THD.contiguous()
+        keys, values = pools_SKD
+        threads = torch.get_num_threads()
+        out_THD = torch.empty(q_THD.shape)
+        room_N = torch.empty(states + threads * 2 * BLOCK * width)
+        function(
+            KINDS[keys.dtype],
+            q_THD.data_ptr(),
+            q_THD.stride(0),
+            keys.data_ptr(),
+            values.data_ptr(),
+            None if scales is None else scales.keys_SK.data_ptr(),
+            None if scales is None else scales.values_SK.data_ptr(),
+            arrays.table,
+            arrays.columns,
+            arrays.page_size,
+            *lens,
+            arrays.count,
+            arrays.window,
+            heads,
+            keys.shape[1],
+            width,
+            scale,
+            out_THD.data_ptr(),
+            room_N.data_ptr(),
+            share,
+            room_N.data_ptr() + states * room_N.itemsize,
+            threads,
+        )
+        return out_THD
 
 
-def _attend(
-    function: "ctypes._NamedFuncPointer",
-    q_THD: torch.Tensor,
-    pools_SKD: tuple[torch.Tensor, torch.Tensor],
-    rows: PagedRows,
-    lens: tuple[IntArray, ...],
-    scale: float,
-    scales: KVScales | None,
-    states: int,
-    share: int,
-) -> torch.Tensor:
-    """Call the function; `states` is the floats that it needs for its states, `share` what it counts them by."""
-    _, heads, width = q_THD.shape
-    if q_THD.stride()[1:] != (width, 1):
-        q_THD = q_THD.contiguous()
-    keys, values = pools_SKD
-    threads = torch.get_num_threads()
-    out_THD = torch.empty(q_THD.shape)
-    states_N, room_N = torch.empty(states), torch.empty(threads * 2 * BLOCK * width)
-    table_BP = _array(rows.page_table_BP)
-    function(
-        KINDS[keys.dtype],
-        q_THD.data_ptr(),
-        q_THD.stride(0),
-        keys.data_ptr(),
-        values.data_ptr(),
-        None if scales is None else scales.keys_SK.data_ptr(),
-        None if scales is None else scales.values_SK.data_ptr(),
-        table_BP.ctypes.data,
-        table_BP.shape[1],
-        rows.page_size,
-        *(each.ctypes.data for each in lens),
-        len(rows),
-        rows.window or 0,
-        heads,
-        keys.shape[1],
-        width,
-        scale,
-        out_THD.data_ptr(),
-        states_N.data_ptr(),
-        share,
-        room_N.data_ptr(),
-        threads,
-    )
-    return out_THD
+class RowArrays:
+    """The rows of a step as the C functions take them: sizes, and places of arrays that live as long as this does."""
+
+    def __init__(self, rows: PagedRows) -> None:
+        lens_B, table_BP = _array(rows.kv_lens_B), _array(rows.page_table_BP)
+        starts = np.array(rows.query_starts, np.int64)
+        self._held = (lens_B, table_BP, starts)
+        self.lens, self.table, self.starts = lens_B.ctypes.data, table_BP.ctypes.data, starts.ctypes.data
+        self.count, self.columns, self.page_size = len(lens_B), table_BP.shape[1], rows.page_size
+        self.window = rows.window or 0
+        self.parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
+        """Of a row that decodes, at most."""
 
 
 def _array(numbers: IntArray) -> IntArray:

@@ -25,7 +25,8 @@ struct weight {
 
 INLINE size_t panel_bytes(const struct weight *w, int kind) {
     size_t numbers = w->inputs * PANEL;
-    return kind == FP32 ? numbers * 4 : kind == INT8 ? numbers : kind == INT4 ? numbers / 2 : numbers * 2;
+    if (kind == INT8 || kind == E4M3) return numbers;
+    return kind == FP32 ? numbers * 4 : kind == INT4 ? numbers / 2 : numbers * 2;
 }
 
 /* Scales or zeros of eight outputs; no zeros = the same for all. */
@@ -38,8 +39,8 @@ INLINE floats offset_at(const struct weight *w, size_t at, floats scale) {
     return w->offsets ? figures(w, w->offsets, at) : -figures(w, w->zeros, at) * scale;
 }
 
-INLINE void widen_int8(const int8_t *from, floats scale, floats offset, float *to) {
-    store(to, multiply_add(load_signed(from), scale, offset));
+INLINE void widen_bytes(const int8_t *from, int kind, floats scale, floats offset, float *to) {
+    store(to, multiply_add(load_kind(from, 0, kind), scale, offset));
 }
 
 /* A byte holds two inputs, the first in its low half. */
@@ -66,8 +67,8 @@ INLINE void expand_kind(const struct weight *w, size_t panel, size_t start, size
         } else {
             const int8_t *from = (const int8_t *)numbers + e * PANEL;
             for (; e < stop; e++, from += PANEL, to += PANEL) {
-                widen_int8(from, scale_l, offset_l, to);
-                widen_int8(from + 8, scale_r, offset_r, to + 8);
+                widen_bytes(from, kind, scale_l, offset_l, to);
+                widen_bytes(from + 8, kind, scale_r, offset_r, to + 8);
             }
         }
     }
@@ -76,6 +77,7 @@ INLINE void expand_kind(const struct weight *w, size_t panel, size_t start, size
 /* Write inputs [start, end) of a quantised panel to `to` in fp32; `start` is even. */
 INLINE void expand(const struct weight *w, size_t panel, size_t start, size_t end, int kind, float *to) {
     if (kind == INT4) expand_kind(w, panel, start, end, INT4, to);
+    else if (kind == E4M3) expand_kind(w, panel, start, end, E4M3, to);
     else expand_kind(w, panel, start, end, INT8, to);
 }
 
@@ -96,8 +98,8 @@ INLINE void finish(float *y, size_t width, floats left, floats right, int first,
     }
 }
 
-/* Where a tile finds its weights: in the panels, there with one scale for all inputs of a step, or expanded to fp32
- * before it starts or step by step. */
+/* Where a tile finds its weights: in the panels, there with one scale for all inputs of a step (and, of 4-bit numbers,
+ * one offset), or expanded to fp32 before it starts or step by step. */
 enum { SCALED = 16, READY, STEPWISE };
 
 /* What a tile reads: `numbers` of its first panel, those of the next `bytes` further. */
@@ -199,12 +201,17 @@ INLINE void few_tokens(int source, int kind, const struct weight *w, const float
         }
 }
 
+/* Whether no tile can read the panels themselves. */
+static int stepwise(int kind, const struct weight *w) {
+    return kind == E4M3 || (kind == INT8 && (w->zeros || w->offsets)) || (w->groups > 1 && w->group % STEP);
+}
+
 static void few_from_panels(int kind, const struct weight *w, const float *x, size_t count, const float *bias,
                             float *y, size_t first, size_t last) {
     if (kind == FP32) few_tokens(FP32, kind, w, x, count, bias, y, first, last);
     else if (kind == FP16) few_tokens(FP16, kind, w, x, count, bias, y, first, last);
     else if (kind == BF16) few_tokens(BF16, kind, w, x, count, bias, y, first, last);
-    else if (w->groups > 1 && w->group % STEP) few_tokens(STEPWISE, kind, w, x, count, bias, y, first, last);
+    else if (stepwise(kind, w)) few_tokens(STEPWISE, kind, w, x, count, bias, y, first, last);
     else if (kind == INT8) few_tokens(SCALED, INT8, w, x, count, bias, y, first, last);
     else few_tokens(SCALED, INT4, w, x, count, bias, y, first, last);
 }

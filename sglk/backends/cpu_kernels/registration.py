@@ -31,6 +31,7 @@ OPS: tuple[Op[..., Any], ...] = (
     quantised_linear.linear_w8a8,
     quantised_linear.linear_w8a16,
     quantised_linear.linear_w4a16,
+    quantised_linear.linear_fp8,
     reference.attention_prefill,
     reference.attention_decode,
     reference.store_kv,
@@ -76,9 +77,10 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     ops.register(reference.embedding, PROVIDER, product.embedding, DTYPES, packing=EXACT)
     offer(quantised_linear.linear_w8a16, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w4a16, product.quantised, (0, 2), *pairs, packing=QUANTISED)
+    offer(quantised_linear.linear_fp8, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=INT8)
     offer(moe_ops.run_experts, experts.plain, (0,), packing=EXPERTS)
-    stored = (one_of("scheme", "w8a16", "w4a16"), *_PANELS_OF_EXPERTS, *pairs)
+    stored = (one_of("scheme", "w8a16", "w4a16", "fp8"), *_PANELS_OF_EXPERTS, *pairs)
     offer(run_quantised_experts, experts.quantised, (0,), *stored, packing=QUANTISED)
     heads = (multiple_of("head_dim", 8), at_most("head_dim", WIDEST))
     # The kernel reads the page table on the host, which a recorded step has no more of.
