@@ -110,7 +110,7 @@ def real(engine: str) -> str:
     return str(python)
 
 
-@pytest.mark.slow
+@pytest.mark.upstream
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("target", [("sglang", "0.5.18"), ("vllm", "0.32.0")], ids="-".join)
 def test_every_composed_command_line_is_one_that_the_real_parser_takes(target: tuple[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Real engines from `.upstream`, behind sglk's router, and what is asked of them."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -87,6 +88,12 @@ def cached_tokens(url: str, asked: Sequence[int]) -> int:
         body = {"model": "tiny", "prompt": asked, "max_tokens": 1, "temperature": 0.0}
         usage = _ok(http.post("/v1/completions", json=body))["usage"]
     return int((usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+
+
+def engine_url(server: LaunchedServer) -> str:
+    """Return where the engine behind a server's router listens, as its log says."""
+    found = re.findall(r"--host (127\.0\.0\.1) --port (\d+)", server.log.read_text())
+    return "http://{}:{}".format(*found[-1])
 
 
 def descendants(pid: int) -> list[int]:

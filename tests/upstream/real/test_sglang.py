@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from sglk.bench.target import LaunchedServer
-from tests.upstream.real.engines import Tokens, at_once, cached_tokens, one_by_one, prompts, served, stop_amid_answer
+from tests.upstream.real.engines import (
+    Tokens,
+    at_once,
+    cached_tokens,
+    descendants,
+    engine_url,
+    one_by_one,
+    prompts,
+    served,
+    stop_amid_answer,
+)
+from tests.upstream.real.load import CONCURRENCY, REQUESTS, kill_all, under_load
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
@@ -39,3 +50,23 @@ def test_pages_of_16_hold_the_same_and_a_drain_ends_all(tiny: Path, tmp_path: Pa
     assert said.rstrip().endswith("data: [DONE]")
     assert left == []
     assert "--page-size 16" in (tmp_path / "serve.log").read_text()
+
+
+def test_sglks_router_loses_no_request_when_a_worker_is_killed(
+    sglang: LaunchedServer, torch_native: LaunchedServer, tmp_path: Path
+) -> None:
+    """Comes last: it takes `torch_native` away."""
+    kept, killed = engine_url(sglang), engine_url(torch_native)
+    groups = f"groups=[{{name: kept, url: '{kept}'}}, {{name: killed, url: '{killed}'}}]"
+    given = ["chip=cpu", groups, "server.served_model_name=tiny", "profiles=none"]
+    with LaunchedServer(given, log=tmp_path / "gateway.log", timeout_s=60) as gateway:
+        info = torch_native.server_info()
+        assert info is not None
+        ended = under_load(gateway.url, lambda: kill_all(descendants(info["pid"])))
+        torch_native.close()
+        assert len(ended) == REQUESTS
+        assert {each.status for each in ended} <= {200, 502, 503}
+        # A stream that was open gets an error event; the others go to the worker that is left.
+        assert sum(each.whole for each in ended) >= REQUESTS - CONCURRENCY
+        assert all(each.whole or each.error for each in ended)
+        assert {each.whole for each in under_load(gateway.url)} == {True}
