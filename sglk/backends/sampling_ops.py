@@ -66,11 +66,32 @@ def mask_logits(logits_BV: torch.Tensor, rows_M: torch.Tensor, words_MW: torch.T
 def token_logprobs(
     logits_BV: torch.Tensor, ids_B: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log softmax(logits) in fp32 at `ids_B`, and its `count` highest values of each row with their ids."""
+    """Return log softmax(logits) in fp32 at `ids_B`, and its `count` highest values of each row with their ids.
+
+    Of equals the lower ids come first, so that a row's first few are the same whatever `count` its neighbours want.
+    """
     logits_BV = logits_BV.float()
     normaliser_B1 = logits_BV.logsumexp(-1, keepdim=True)
-    top_BC, top_ids_BC = logits_BV.topk(count, dim=-1)
+    top_ids_BC = likeliest_ids(logits_BV, count)
+    top_BC = logits_BV.gather(1, top_ids_BC)
     return (logits_BV.gather(1, ids_B.unsqueeze(1)) - normaliser_B1).squeeze(1), top_BC - normaliser_B1, top_ids_BC
+
+
+def likeliest_ids(logits_BV: torch.Tensor, count: int) -> torch.Tensor:
+    """Return ids_BC of the `count` highest logits of each row from the highest on, of equals the lower ids first.
+
+    16 bits make equals often, and which of them `topk` takes depends on how many it is asked for.
+    """
+    vocabulary = logits_BV.shape[1]
+    if count == 0:
+        return logits_BV.new_empty(len(logits_BV), 0, dtype=torch.int64)
+    least_B1 = logits_BV.topk(count, dim=-1).values[:, -1:]
+    left_V = torch.arange(vocabulary, 0, -1, dtype=torch.int32, device=logits_BV.device)
+    # No two ids have the same rank: those above the last place, then those at it, each from the lowest id on.
+    ranks_BV = torch.where(logits_BV == least_B1, left_V, 0) + torch.where(logits_BV > least_B1, left_V + vocabulary, 0)
+    ids_BC = ranks_BV.topk(count, dim=-1).indices
+    order_BC = logits_BV.gather(1, ids_BC).argsort(dim=-1, descending=True, stable=True)
+    return ids_BC.gather(1, order_BC)
 
 
 def scaled_probs(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> torch.Tensor:

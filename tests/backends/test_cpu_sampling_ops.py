@@ -83,3 +83,14 @@ def test_logprobs_are_those_of_the_whole_distribution(dtype: torch.dtype) -> Non
     torch.testing.assert_close(top.double(), expected.topk(6).values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(expected.gather(1, top_ids), top.double(), atol=1e-5, rtol=1e-5)
     assert sampling_ops.token_logprobs.reference(logits, ids, 0)[1].shape == (5, 0)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 320, 40_000])
+def test_of_equal_logprobs_the_lower_ids_are_told_however_many_are_wanted(vocabulary: int) -> None:
+    logits = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(0)).round()
+    ids = torch.zeros(3, dtype=torch.int64)
+    expected = logits.sort(dim=-1, descending=True, stable=True).indices
+    for count in (1, 2, 5, 7):
+        _, top, top_ids = sampling_ops.token_logprobs.reference(logits, ids, count)
+        assert torch.equal(top_ids, expected[:, :count])
+        assert torch.equal(top, logits.gather(1, top_ids) - logits.logsumexp(-1, keepdim=True))
