@@ -1,5 +1,6 @@
 """The own kernels of the cpu backend: no token's result depends on its neighbours, and packing loses nothing."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from sglk.backends.cpu_kernels.registration import PROVIDER
 from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
 from sglk.backends.ops import BoundOp, Op
-from sglk.backends.quantise import quantise_int4, quantise_int8
+from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
+from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.rows import PagedRows
 
 pytestmark = pytest.mark.skipif(isinstance(kernels(), str), reason="the kernels cannot be built here")
 
 TOKENS = 40
-SCHEMES = ("fp32", "fp16", "bf16", "w8a8", "w8a16", "w4a16")
+SCHEMES = ("fp32", "fp16", "bf16", "w8a8", "w8a16", "w8a16 with zeros", "w4a16", "fp8")
+FLOATS = ("fp32", "fp16", "bf16")
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -39,15 +42,29 @@ def product(scheme: str, inputs: int, outputs: int) -> tuple[BoundOp[..., Any], 
     """Return the op of a scheme, a weight of that scheme, and the weight as the op's kernel wants it."""
     traits: dict[str, Trait] = {"in_features": inputs, "out_features": outputs}
     plain = randn(outputs, inputs, seed=1)
-    if scheme.startswith("w"):
-        bound = chosen(vars(quantised_linear)[f"linear_{scheme}"], **traits, group_size=32)
-        weight: Any = quantise_int4(plain, 32, False) if scheme == "w4a16" else quantise_int8(plain, 32)
+    if scheme not in FLOATS:
+        bound = chosen(vars(quantised_linear)[f"linear_{scheme.partition(' ')[0]}"], **traits, group_size=32)
+        weight: Any = quantised(scheme, plain)
     else:
         bound = chosen(reference.linear, **traits)
         # Numbers that fp16 has and bf16 has not, or the other way round.
         weight = {"fp32": plain, "fp16": plain.half().float(), "bf16": plain.bfloat16().float() * 2.0**100}[scheme]
     assert bound.packing is not None
     return bound, weight, bound.packing.pack(weight)
+
+
+def quantised(scheme: str, plain_OE: torch.Tensor) -> QuantisedMatrix:
+    """Return the matrix in a scheme, with groups of 32."""
+    if scheme == "w4a16":
+        return quantise_int4(plain_OE, 32, False)
+    if scheme == "fp8":
+        return quantise_fp8(plain_OE, 32)
+    matrix = quantise_int8(plain_OE, 32)
+    if scheme.endswith("zeros"):
+        # As a GPTQ file of 8 bits without symmetry has them.
+        zeros_OG = torch.randint(-100, 100, matrix.scales_OG.shape, generator=torch.Generator().manual_seed(4))
+        return replace(matrix, zeros_OG=zeros_OG.to(torch.int8))
+    return matrix
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -63,9 +80,10 @@ def test_a_token_alone_and_among_others_comes_to_the_same_bits(scheme: str, inpu
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_many_tokens_agree_with_the_reference(scheme: str) -> None:
+@pytest.mark.parametrize("tokens", [1, 3, 300])
+def test_tokens_agree_with_the_reference(scheme: str, tokens: int) -> None:
     bound, weight, packed = product(scheme, 544, 72)
-    x_TE = randn(300, 544, seed=2)
+    x_TE = randn(tokens, 544, seed=2)
     expected_TO = bound.op.reference(x_TE, weight, None)
     torch.testing.assert_close(bound(x_TE, packed, None) / expected_TO.std(), expected_TO / expected_TO.std())
 
@@ -83,7 +101,7 @@ def test_unpacking_gives_back_what_was_packed(scheme: str) -> None:
     assert bound.packing is not None
     unpacked = bound.packing.unpack(packed)
     parts = [(weight, unpacked)]
-    if scheme.startswith("w"):
+    if scheme not in FLOATS:
         parts = [(getattr(weight, part), getattr(unpacked, part)) for part in ("values", "scales_OG", "zeros_OG")]
     for want, got in parts:
         assert (want is None and got is None) or (want.dtype == got.dtype and torch.equal(want, got))
@@ -216,20 +234,20 @@ def test_nan_in_a_key_shows_and_the_least_numbers_count(kv_dtype: str) -> None:
 EXPERTS, TOP_K = 5, 2
 
 
-@pytest.mark.parametrize("scheme", ["fp32", "bf16", "w8a16", "w4a16"])
+@pytest.mark.parametrize("scheme", ["fp32", "bf16", "w8a16", "w8a16 with zeros", "w4a16", "fp8"])
 def test_a_token_visits_experts_alone_as_among_others(scheme: str) -> None:
     hidden, width = 320, 96
     gate_up, down = randn(EXPERTS, 2 * width, hidden, seed=1) / 18, randn(EXPERTS, hidden, width, seed=2) / 10
     traits: dict[str, Trait] = {"experts": EXPERTS, "top_k": TOP_K, "hidden": hidden, "width": width}
     rest: tuple[Any, ...] = ()
     dtype = torch.bfloat16 if scheme == "bf16" else torch.float32
-    if scheme.startswith("w"):
-        bound = chosen(run_quantised_experts, **traits, scheme=scheme, group_size=32, symmetric=scheme == "w8a16")
-        weights: list[Any] = [
-            quantise_int4(each.flatten(0, 1), 32, False) if scheme == "w4a16" else quantise_int8(each.flatten(0, 1), 32)
-            for each in (gate_up, down)
-        ]
-        rest = (EXPERTS, scheme)
+    if scheme not in FLOATS:
+        kind = scheme.partition(" ")[0]
+        bound = chosen(
+            run_quantised_experts, **traits, scheme=kind, group_size=32, symmetric=scheme in ("w8a16", "fp8")
+        )
+        weights: list[Any] = [quantised(scheme, each.flatten(0, 1)) for each in (gate_up, down)]
+        rest = (EXPERTS, kind)
     else:
         bound = chosen(moe_ops.run_experts, dtype=scheme, **traits)
         weights = [gate_up.to(dtype), down.to(dtype)]
