@@ -31,7 +31,7 @@ from sglk.upstream.launch import launch
 
 NATIVE = "sglk"
 ENVIRONMENTS = Path(__file__).parents[1] / ".upstream"
-CORES = os.cpu_count() or 1
+CORES = sorted(os.sched_getaffinity(0))
 
 SPEED, FIRST, SAME = "output tokens/s", "time to first token, median", "answers with the text of sglk's"
 
@@ -152,7 +152,7 @@ def _words(model: Path, size: Size, *more: str) -> list[str]:
         "runtime.dtype=fp32",
         "runtime.max_total_tokens=8192",
         f"runtime.max_running_requests={size.beside}",
-        f"runtime.num_threads={CORES}",
+        f"runtime.num_threads={len(CORES)}",
         *more,
     ]
 
@@ -179,7 +179,10 @@ def _upstream(engine: str, python: Path, variant: str | None, model: Path, size:
 @contextmanager
 def _variables(engine: str) -> Iterator[None]:
     """Let an engine run on any CPU, and on all of its cores: vLLM leaves one to others."""
-    given = {"sglang": {"SGLANG_PLATFORM": "sglk_cpu"}, "vllm": {"VLLM_CPU_OMP_THREADS_BIND": f"0-{CORES - 1}"}}[engine]
+    given = {
+        "sglang": {"SGLANG_PLATFORM": "sglk_cpu"},
+        "vllm": {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, CORES))},
+    }[engine]
     before = dict(os.environ)
     os.environ.update(given)
     try:
@@ -235,7 +238,7 @@ def _transformers(model: Path, size: Size) -> Run:
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(len(CORES))
     loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     loaded.eval()
     asked = prompts(size)
