@@ -1,5 +1,6 @@
 """Memory of the machine, or of the container that the process lives in."""
 
+import ctypes
 import os
 import resource
 import sys
@@ -21,6 +22,16 @@ def host_memory(root: Path = Path("/")) -> MemoryInfo:
     if limit is None or limit.total >= machine.total:
         return machine
     return MemoryInfo(total=limit.total, free=min(limit.free, machine.free))
+
+
+def return_freed_memory() -> None:
+    """Give the system back what freed tensors have left in the heap, where the C library can (glibc).
+
+    It keeps what lies between memory in use: of a model that is loaded tensor by tensor, as much again as the weights.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def peak_resident_bytes() -> int:

@@ -1,6 +1,7 @@
 """What every language model has: a forward pass to logits, and weights that are read strictly."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
@@ -9,6 +10,7 @@ import torch
 
 from sglk.attention.base import AttentionBackend
 from sglk.backends.base import DeviceBackend
+from sglk.backends.host_memory import return_freed_memory
 from sglk.backends.quantised import full_precision
 from sglk.errors import ModelLoadError
 from sglk.layers.weights import LayerContext, Shape
@@ -20,6 +22,9 @@ from sglk.models.weights import WeightSource
 from sglk.parallel.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
+
+TIDY_NUMBERS = 2**24
+"""Numbers read (64 MiB in fp32) after which what reading them took is given back to the system."""
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -78,8 +83,14 @@ class CausalLM(ABC):
         if missing := [name for name in wanted if name not in names]:
             raise ModelLoadError(f"{source}: {_count(missing)} missing: {_listed(missing)}; fetch the whole checkpoint")
         self._check_extra(source, names - wanted.keys())
+        read = 0
         for weight in self.context.weights:
             weight.load(source, self.context.backend, self.dtype)
+            read += sum(math.prod(shape) for _, shape in weight.parts)
+            if read >= TIDY_NUMBERS:
+                return_freed_memory()
+                read = 0
+        return_freed_memory()
         if HEAD in names and HEAD not in wanted:
             self._compare_tied_head(source)
 
