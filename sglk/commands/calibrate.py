@@ -24,6 +24,7 @@ from sglk.planner.calibration.entries import Way, prices_of
 from sglk.planner.calibration.find import file_name
 from sglk.planner.calibration.record import Calibration, Machine, ServingRecord, read
 from sglk.planner.calibration.steps import Measured, measure_model
+from sglk.planner.placement import place
 
 _SUMMARY = (
     "Run the model's own steps (prompt chunks, decodes, both behind short and long contexts) for some minutes, fit a\n"
@@ -43,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         command_help("calibrate", _SUMMARY, CalibrateConfig, _EXAMPLES)
         return 0
-    composed = compose("calibrate", flags.arguments, flags.config_dir)
+    composed = place(compose("calibrate", flags.arguments, flags.config_dir), flags.config_dir).composed
     config: CalibrateConfig = composed.config
     _check_folder(config)
     # The fit needs it, and whoever lacks it hears of that before the minutes of measuring.

@@ -89,9 +89,21 @@ def test_weights_too_large_for_the_chip_are_refused_with_a_way_out() -> None:
         CapacityError,
         match=r"61\.0 GiB in fp16, .* runtime.quantization=w8a8 with runtime.tp_size=2, runtime.tp_size=4",
     ):
-        imagine("qwen32b", "kunlun")
+        imagine("qwen32b", "kunlun", tp_size=1)
     with pytest.raises(CapacityError, match=r"no page of 128 KV tokens .* use a smaller model, runtime.tp_size=2, or"):
-        imagine("qwen32b", "kunlun", quantization="w8a8")
+        imagine("qwen32b", "kunlun", quantization="w8a8", tp_size=1)
+
+
+def test_a_model_too_large_for_one_chip_is_spread_over_as_few_as_hold_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"), imagine("qwen32b", "kunlun", quantization="w8a8") as llm:
+        assert llm.engine.runtime.tp_size == 2
+        # As the plan of two devices has it.
+        assert llm.engine.stats().kv_capacity_tokens == 53632
+        assert len(llm.generate("hello", GREEDY)[0].token_ids) == 12
+    assert (
+        "qwen32b in w8a8 needs 34.3 GB a device, kunlun plans 25.8 GB: serving on 2 devices (runtime.tp_size=2)"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
