@@ -1,5 +1,6 @@
 """What a calibration found, as people read it."""
 
+import statistics
 from collections.abc import Iterator
 
 from sglk.backends.work import SCHEME_ARITHMETIC
@@ -14,7 +15,7 @@ _ROWS = (1, 8, 32)
 _CONTEXT = 512
 
 _RESTLESS = 0.1
-"""Median spread of repeats above which a machine was busy with something else."""
+"""Median spread of repeats, or error of predictions, above which a machine was busy with something else."""
 
 
 def print_calibration(measured: Measured, way: Way, chip: ChipConfig) -> None:
@@ -29,15 +30,11 @@ def print_calibration(measured: Measured, way: Way, chip: ChipConfig) -> None:
     kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in entry.error_by_kind.items())
     screen.print(
         f"\n{len(entry.points)} steps; cross-validated error of a step: median {error.median:.1%}, "
-        f"p90 {error.p90:.1%}, worst {error.worst:.1%} ({kinds}); spread of repeats: median {_spread(measured):.1%}",
+        f"p90 {error.p90:.1%}, worst {error.worst:.1%} ({kinds}); spread of repeats: median {_spread(entry):.1%}",
         highlight=False,
     )
-    if (spread := _spread(measured)) > _RESTLESS:
-        screen.print(
-            f"beware: repeats of one step differ by {spread:.0%}; something else was running, so calibrate again",
-            style="yellow",
-            highlight=False,
-        )
+    for line in doubts(entry):
+        screen.print(f"beware: {line}", style="yellow", highlight=False)
     if entry.serving is not None:
         host = entry.serving.host
         screen.print(
@@ -45,6 +42,22 @@ def print_calibration(measured: Measured, way: Way, chip: ChipConfig) -> None:
             f"{_ms(host.prompt_token_s * 1000)} for 1000 prompt tokens, {_ms(entry.serving.arrival_s)} a request",
             highlight=False,
         )
+
+
+def doubts(entry: Entry) -> Iterator[str]:
+    """Yield why the prices are not worth much."""
+    spread = _spread(entry)
+    if all(point.repeats == 1 for point in entry.points):
+        yield "each step was measured once; raise calibrate.time_s or calibrate.repeats"
+    if max(spread, entry.error.median) > _RESTLESS:
+        yield (
+            f"repeats of one step differ by {spread:.0%} and predictions by {entry.error.median:.0%}; where something "
+            "else was running, calibrate again"
+        )
+
+
+def _spread(entry: Entry) -> float:
+    return statistics.median(point.spread for point in entry.points)
 
 
 def _steps(entry: Entry, way: Way) -> object:
@@ -82,11 +95,6 @@ def _examples(entry: Entry) -> list[tuple[str, StepShape]]:
     return [(f"prompt chunk of {chunk}", StepShape(((chunk, chunk),), logits=1))] + [
         (f"{rows} decoding behind {_CONTEXT}", StepShape(decodes=(_CONTEXT,) * rows, logits=rows)) for rows in counts
     ]
-
-
-def _spread(measured: Measured) -> float:
-    spreads = sorted(point.spread for point in measured.points)
-    return spreads[len(spreads) // 2]
 
 
 def _ms(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sglk.commands.calibrate_table import doubts
 from sglk.config.compose import compose
 from sglk.config.plan_schema import PlanConfig
 from sglk.errors import ConfigError
@@ -194,3 +195,14 @@ def test_a_file_that_is_absent_or_no_json_is_refused_by_name(tmp_path: Path) -> 
     Path("half.json").write_text('{"chip": "cpu", ')
     with pytest.raises(ConfigError, match=r"'half.json' is no calibration"):
         cost_model(planned(), "half.json")
+
+
+def test_prices_from_a_busy_machine_are_told_to_be_worth_little() -> None:
+    assert list(doubts(entry())) == []
+    once = [replace(point, repeats=1) for point in entry().points]
+    assert list(doubts(entry(points=once))) == [
+        "each step was measured once; raise calibrate.time_s or calibrate.repeats"
+    ]
+    restless = [replace(point, spread=0.3) for point in entry().points]
+    (line,) = doubts(entry(points=restless))
+    assert line.startswith("repeats of one step differ by 30% and predictions by 0%; where something else was running")
