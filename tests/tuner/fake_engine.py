@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
     def generate(self, body: dict[str, Any]) -> None:
         ids = tuple(body["input_ids"])
         with State.lock:
-            State.served += State.runtime != DEFAULTS
+            State.served += any(State.runtime[key] != value for key, value in DEFAULTS.items())
             cached = len(ids) - 1 if ids in State.cache else 0
             State.cache.add(ids)
             # Under the lock: requests that arrive together must not see each other's count.
