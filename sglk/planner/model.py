@@ -35,10 +35,14 @@ class PlannedModel:
     """Inputs that share a scale where the device rounds a model without experts to w8a8; -1 = all."""
 
     def scheme(self, requested: str | None) -> LinearScheme | None:
-        """Return the scheme that is asked for; raises ConfigError where the files are of another kind.
+        """Return the scheme that is asked for; raises ConfigError for one that is not known, or not that of the files.
 
         Of a model without files a checkpoint in the named layout may exist: it is taken to have the usual groups.
         """
+        if requested is not None and requested not in NAMES:
+            raise ConfigError(
+                f"runtime.quantization={requested} is not known to the native engine; choose one of {', '.join(NAMES)}"
+            )
         name = NAMES.get(requested or "")
         if not self.has_files and name is not None and name.method and name.scheme:
             return LinearScheme(name.scheme, _USUAL_GROUP, symmetric=name.method == "gptq")

@@ -9,6 +9,7 @@ from sglk.backends import vendors
 from sglk.config.compose import compose
 from sglk.config.schema import GroupConfig
 from sglk.config.tensor_parallel import ranks_of
+from sglk.errors import ConfigError
 from sglk.planner import placement
 from sglk.planner.placement import Placement, place
 from sglk.planner.plan import plan_deployment
@@ -124,6 +125,14 @@ def test_nothing_is_chosen_where_nothing_is_known(tmp_path: Path) -> None:
         found = placed(*words)
         assert len(devices(found)[0]) == 1
         assert "automatic: nothing can be planned: " in found.composed.sources["runtime.tp_size"]
+
+
+def test_a_scheme_that_only_the_chip_knows_is_left_to_the_engine_to_refuse() -> None:
+    words = ("chip=kunlun", "model=qwen32b", "chip.quantization=[w3a3]", "runtime.quantization=w3a3")
+    found = placed(*words)
+    assert "runtime.quantization=w3a3 is not known to the native engine" in found.composed.sources["runtime.tp_size"]
+    with pytest.raises(ConfigError, match=r"w3a3 is not known to the native engine; choose one of w8a8, "):
+        plan_deployment(found.replicas, found.composed.config.plan)
 
 
 def test_a_model_s_own_files_count(tmp_path: Path) -> None:
