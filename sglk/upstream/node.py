@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from sglk.config.fleet import ReplicaConfig
 from sglk.errors import RunError
@@ -20,7 +21,7 @@ STEADY_S = 60.0
 """What runs so long was set up well: it ends because another machine did, and joins again."""
 
 
-def run_node(replica: ReplicaConfig) -> None:
+def run_node(replica: ReplicaConfig, sleep: Callable[[float], None] = time.sleep) -> None:
     """Run this machine's part of the engine until this process is told to end.
 
     The parts end together, so one that has run for a while is started again, with a growing pause. Raises RunError for
@@ -35,7 +36,7 @@ def run_node(replica: ReplicaConfig) -> None:
         if not steady:
             raise RunError(why)
         logger.warning("%s; it is started again in %g s", why, pause_s)
-        time.sleep(pause_s)
+        sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
