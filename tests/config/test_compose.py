@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.catalogue import chips
 from sglk.config.check import check
+from sglk.config.check_bench import FROM_FILES
 from sglk.config.compose import compose
 from sglk.config.home import expanded
 from sglk.config.quoting import quoted
@@ -75,6 +76,7 @@ def test_every_chip_composes_with_every_model(chip: str, model: str) -> None:
 def test_every_workload_objective_and_search_composes(group: str) -> None:
     for option in search_path().options(group):
         given = [f"{group}={option}", "search.space.runtime.page_size=[16,32]"]
+        given += [f"workload.file={__file__}"] if option in FROM_FILES else []
         assert getattr(compose("tune", given).config, group).name == option
 
 
