@@ -113,8 +113,9 @@ def keep_likeliest(
     before_BC = ordered_BC.cumsum(-1) - ordered_BC
     total_B1 = torch.where(limited_B1, ordered_BC.sum(-1, keepdim=True), 1.0)
     # The id that crosses top_p belongs to the set, so an id stays when the sum before it is below. The first stays
-    # always: the sum before it is 0 and top_p is above 0.
-    dropped_BC = (before_BC >= total_B1 * top_p_B.unsqueeze(1)) & (top_p_B < 1.0).unsqueeze(1)
+    # always: the sum before it is 0, which the smallest top_p may come to in fp32 too.
+    crossed_BC = (before_BC >= total_B1 * top_p_B.unsqueeze(1)) & (before_BC > 0)
+    dropped_BC = crossed_BC & (top_p_B < 1.0).unsqueeze(1)
     return torch.zeros_like(probs_BV).scatter_(1, ids_BC, ordered_BC.masked_fill(dropped_BC, 0.0))
 
 

@@ -94,3 +94,16 @@ def test_of_equal_logprobs_the_lower_ids_are_told_however_many_are_wanted(vocabu
         _, top, top_ids = sampling_ops.token_logprobs.reference(logits, ids, count)
         assert torch.equal(top_ids, expected[:, :count])
         assert torch.equal(top, logits.gather(1, top_ids) - logits.logsumexp(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("top_p", [1e-30, 1e-44, 0.0])
+def test_the_likeliest_id_stays_however_small_top_p_is(top_p: float) -> None:
+    """What a request gives is above 0, which fp32 need not have."""
+    logits = torch.zeros(3, 9)
+    logits[0, 4] = 2.0
+    rest = (torch.ones(3), torch.tensor([0, 3, 1]), torch.full((3,), top_p), torch.zeros(3), torch.full((3,), 0.9))
+    own = CpuBackend(num_threads=1).ops.select(sampling_ops.sample, vocab_size=9, dtype="fp32")
+    for sample in (sampling_ops.sample.reference, cpu_sampling_ops.sample, own):
+        ids = sample(logits, *rest)
+        assert ids[0] == 4
+        assert ((ids >= 0) & (ids < 9)).all()
