@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.result import Row, main
 from sglk.bench.prompts import Draw, words
 from sglk.config.compose import compose
-from sglk.llm import LLM
 from sglk.engine.messages import SamplingParams
+from sglk.llm import LLM
 from sglk.models.description import describe_model
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_weights import GgufWeights

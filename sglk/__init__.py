@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sglk.llm import LLM
     from sglk.engine.messages import SamplingParams
+    from sglk.llm import LLM
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 

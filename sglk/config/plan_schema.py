@@ -24,4 +24,4 @@ class PlanConfig(ServeConfig):
 
     plan: RoomConfig = field(default_factory=RoomConfig)
     calibration: str = "auto"
-    """`auto` (this machine's in ./calibration, or one that comes with sglk), `none` (peak figures), a file or a folder."""
+    """`auto` (this machine's, or one that comes with sglk), `none` (peak figures), or a file or folder."""

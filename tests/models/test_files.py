@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from sglk.config.schema import ModelConfig
-from sglk.llm import LLM
 from sglk.engine.messages import SamplingParams
 from sglk.errors import ModelLoadError
+from sglk.llm import LLM
 from sglk.models.files import find_files
 from sglk.testing.tiny import write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf
