@@ -4,7 +4,6 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
@@ -16,6 +15,7 @@ from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
 from sglk.backends.ops import Denial, Fallback, OpRegistry
+from sglk.backends.processor import processor_name
 from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.schema import ChipConfig
 from sglk.errors import CapacityError, ConfigError
@@ -130,15 +130,8 @@ class CpuBackend(DeviceBackend):
     def device_info(self) -> DeviceInfo:
         """Return the processor's model name, the kernel and the vector instructions that torch uses."""
         return DeviceInfo(
-            name=_processor_name(),
+            name=processor_name(),
             driver=platform.release(),
             sdk=f"torch {torch.__version__}",
             details={"threads": str(self.num_threads), "instructions": torch.backends.cpu.get_cpu_capability()},
         )
-
-
-def _processor_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

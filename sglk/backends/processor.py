@@ -9,7 +9,10 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 def processor_name() -> str:
     """Return the model name, as the system knows it."""
-    lines = _CPUINFO.read_text().splitlines() if _CPUINFO.exists() else []
+    try:
+        lines = _CPUINFO.read_text().splitlines()
+    except OSError:
+        lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import sglk
+from sglk.backends.processor import processor_name, usable_cores
 from sglk.bench.record import MachineRecord, ToolRecord
 
 _GIB = 1 << 30
@@ -20,8 +21,8 @@ def describe_tool() -> ToolRecord:
 def describe_machine() -> MachineRecord:
     """Return the machine's processor, usable cores, memory and operating system."""
     return MachineRecord(
-        cpu=_cpu_name(),
-        cores=len(os.sched_getaffinity(0)),
+        cpu=processor_name(),
+        cores=usable_cores(),
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB, 1),
         os=platform.platform(),
     )
@@ -30,15 +31,6 @@ def describe_machine() -> MachineRecord:
 def client_versions() -> dict[str, str]:
     """Return the versions of what the load generator runs on."""
     return {"sglk": sglk.__version__, "python": platform.python_version(), "httpx": version("httpx")}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _commit(root: Path) -> str | None:
