@@ -33,6 +33,9 @@ NATIVE = "sglk"
 ENVIRONMENTS = Path(__file__).parents[1] / ".upstream"
 CORES = sorted(os.sched_getaffinity(0))
 
+WARM_UP = 2
+"""Requests before those that count."""
+
 SPEED, FIRST, SAME = "output tokens/s", "time to first token, median", "answers with the text of sglk's"
 
 
@@ -67,7 +70,7 @@ SMALL = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
-FULL = Size(QWEN_05B, requests=16, beside=8, prompt_tokens=128, output_tokens=32)
+FULL = Size(QWEN_05B, requests=16, beside=8, prompt_tokens=64, output_tokens=32)
 QUICK = Size(SMALL, requests=4, beside=2, prompt_tokens=32, output_tokens=8)
 
 
@@ -197,7 +200,7 @@ def _run(url: str, key: str | None, model: str, size: Size) -> Run:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=600, trust_env=False) as http:
         ask = partial(_ask, http, model, size.output_tokens)
-        warm_up = [[126 - token % 90 for token in prompt] for prompt in prompts(size)[: size.beside]]
+        warm_up = [[126 - token % 90 for token in prompt] for prompt in prompts(size)[:WARM_UP]]
         with ThreadPoolExecutor(size.beside) as pool:
             list(pool.map(ask, warm_up))
             start = time.perf_counter()
@@ -243,7 +246,7 @@ def _transformers(model: Path, size: Size) -> Run:
     loaded.eval()
     asked = prompts(size)
     batches = [asked[at : at + size.beside] for at in range(0, size.requests, size.beside)]
-    _batch(loaded, batches[0], size.output_tokens)
+    _batch(loaded, batches[0][:WARM_UP], size.output_tokens)
     start = time.perf_counter()
     # All are sent at once, as many as a batch holds; the first batch does not wait for another.
     answers = [answer for batch in batches for answer in _batch(loaded, batch, size.output_tokens)]
