@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,6 +89,24 @@ def test_a_home_that_cannot_be_written_to_is_no_hindrance(tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert isinstance(library._loaded(), ctypes.CDLL)
     assert [path.suffix for path in (tmp_path / f"sglk-{os.getuid()}").iterdir()] == [".so"]
+
+
+@built
+def test_a_home_that_is_full_is_none_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(copying_compiler(tmp_path)))
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    usage = shutil.disk_usage(tmp_path)
+    full = {home / "sglk"}
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder in full else 2**30))
+    assert isinstance(library._loaded(), ctypes.CDLL)
+    (there,) = (temporary / f"sglk-{os.getuid()}").iterdir()
+    there.unlink()
+    full.add(there.parent)
+    with pytest.raises(KernelsMissing, match=r"home/sglk: no space left; .*temporary.*: no space left"):
+        library._loaded()
+    assert (tmp_path / "runs").read_text() == "run\n"
 
 
 @built

@@ -1,6 +1,7 @@
 """The shared library of this package's C sources: built once for each processor, kept in the user's cache."""
 
 import ctypes
+import errno
 import hashlib
 import logging
 import os
@@ -33,6 +34,8 @@ NATIVE = ("-march=native", "-mcpu=native")
 Instructions = Literal["native", "portable"]
 """Whether the library uses all instructions of this processor, or those that all of its kind have."""
 COMPILE_TIMEOUT_S = 300.0
+ROOM_BYTES = 4 * 2**20
+"""What must be free where the library is built, which takes a part of it."""
 _SOURCES = Path(__file__).parent
 
 
@@ -87,7 +90,12 @@ def folders() -> Iterator[Path]:
 
 
 def build(compiler: str, path: Path, instructions: Instructions = "native") -> None:
-    """Compile into `path`, which appears whole or not at all; raises KernelsMissing with the compiler's first error."""
+    """Compile into `path`, which appears whole or not at all.
+
+    Raises KernelsMissing with the compiler's first error; OSError where there is no room, before minutes of compiling.
+    """
+    if shutil.disk_usage(path.parent).free < ROOM_BYTES:
+        raise OSError(errno.ENOSPC, "no space left")
     sources = [str(source) for source in sorted(_SOURCES.glob("*.c"))]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
         made = Path(folder) / path.name
