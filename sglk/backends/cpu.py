@@ -37,7 +37,9 @@ class CpuBackend(DeviceBackend):
     reads, computes in fp32 and rounds its result once. That halves the KV cache and is no faster.
 
     With the own kernels (`sglk.backends.cpu_kernels`) a request's logits have the same bits in every dtype whatever
-    is computed beside it; with torch's ops, which run where there is no C compiler, its last bits may differ.
+    is computed beside it; with torch's ops, which run where there is no C compiler, its last bits may differ. So they
+    may where no kernel takes the shape: heads that are no multiple of 8 or wider than 256, quantised experts whose
+    hidden width is no multiple of 64 or whose own is none of 32, and act-order weights that are split over ranks.
     """
 
     name = "cpu"
