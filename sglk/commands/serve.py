@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from sglk.commands.dry_run import print_commands
-from sglk.commands.flags import common_flags
+from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
 from sglk.commands.stop_signals import stopped_in_order
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.schema import ServeConfig
-from sglk.planner.placement import place
+from sglk.planner.placement import Placement, place
 from sglk.server.port import bind
 
 EXAMPLES = (
@@ -29,13 +29,12 @@ def run(arguments: Sequence[str]) -> int:
     if flags.help:
         command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES, _FLAGS)
         return 0
+    if DRY_RUN in flags.switches:
+        print_commands(_placed(flags).replicas)
+        return 0
     with stopped_in_order():
-        composed = compose("serve", flags.arguments, flags.config_dir)
-        warn(composed.warnings)
-        placement = place(composed, flags.config_dir)
-        if DRY_RUN in flags.switches:
-            print_commands(placement.replicas)
-            return 0
+        placement = _placed(flags)
+        composed = placement.composed
         if composed.config.engine.node_rank > 0:
             from sglk.server.node import serve_node
 
@@ -46,5 +45,11 @@ def run(arguments: Sequence[str]) -> int:
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
-        serve(placement.composed.config, composed.profile_path, placement.replicas)
+        serve(composed.config, composed.profile_path, placement.replicas)
     return 0
+
+
+def _placed(flags: CommonFlags) -> Placement[ServeConfig]:
+    composed = compose("serve", flags.arguments, flags.config_dir)
+    warn(composed.warnings)
+    return place(composed, flags.config_dir)
