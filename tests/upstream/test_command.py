@@ -1,6 +1,7 @@
 """From a deployment to the command of an upstream engine."""
 
 import copy
+import signal
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -142,7 +143,9 @@ def test_a_later_version_has_the_policy_for_short_prompts() -> None:
 
 
 def test_a_dry_run_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
     assert main(["serve", "--dry-run", "engine=sglang", "chip=kunlun", "model=qwen7b"]) == 0
+    assert signal.getsignal(signal.SIGINT) is handler
     head, line = capsys.readouterr().out.splitlines()
     assert head.startswith("# group0/0: checked against the flags of sglang 0.5.18, which is not installed")
     assert "SGLANG_PLATFORM=kunlun" in line.split(" ")
