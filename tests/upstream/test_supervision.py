@@ -82,6 +82,7 @@ def test_the_cause_is_told_and_not_its_consequences() -> None:
     assert last_words(["one", "two"], 1) == ["two"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_never_answers_is_given_up(replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_START", "hang")
     impatient = replace(replica.config, engine=replace(replica.config.engine, start_timeout_s=0.5))
@@ -89,6 +90,7 @@ def test_an_engine_that_never_answers_is_given_up(replica: ReplicaConfig, monkey
         launch(replace(replica, config=impatient))
 
 
+@pytest.mark.slow
 def test_when_one_of_several_fails_none_is_left(
     replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
