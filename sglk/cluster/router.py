@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from sglk.cluster.balance import BALANCES
+from sglk.cluster.choosing import Choosing
 from sglk.cluster.flight import Attempt, Flight
 from sglk.cluster.group import DeviceGroup, Outcome, Replica, ReplicaEngine
 from sglk.cluster.picks import shares_of
-from sglk.cluster.smooth import SmoothWeighted
-from sglk.cluster.sticky import home_of
 from sglk.cluster.weights import WeightHistory, Weights
 from sglk.engine.messages import FinishReason, GenerateRequest, Output
 from sglk.errors import RequestError, nearest
@@ -55,11 +53,10 @@ class Router:
         self.groups = {group.name: group for group in groups}
         self.history = WeightHistory(shares)
         self._monotonic = clock
-        self._balance = BALANCES[policy]
         self._lock = threading.RLock()
         self._flights: dict[str, Flight] = {}
         self._picks = 0
-        self._smooth = SmoothWeighted(self.weights.shares)
+        self._choosing = Choosing(self.groups, self.weights.shares, policy)
 
     @property
     def weights(self) -> Weights:
@@ -83,7 +80,7 @@ class Router:
 
     def shares_by_weight(self, weights: Weights) -> dict[str, float]:
         """Return the share of the traffic, 0 to 1, that each group has by `weights` while all of them are well."""
-        counted = {name: weights.shares[name] for name in self._regular(weights.shares)}
+        counted = {name: weights.shares[name] for name in self._choosing.regular(weights.shares)}
         return {name: counted.get(name, 0.0) / sum(counted.values()) for name in self.groups}
 
     # Weights and states.
@@ -229,7 +226,9 @@ class Router:
 
     def _board(self, flight: Flight) -> Attempt:
         with self._lock:
-            replica = self._choose(flight)
+            replica = self._choosing.choose(flight.request, flight.avoid)
+            if replica is None:
+                raise RequestError(self._nobody(), code=NO_GROUP, status=503)
             self._picks += 1
             replica.last_pick = self._picks
             replica.counters.picks += 1
@@ -240,26 +239,6 @@ class Router:
             late_s = self._monotonic() - flight.received_s
             flight.attempt = Attempt(flight, replica, replica.breaker.enter(), late_s)
             return flight.attempt
-
-    def _choose(self, flight: Flight) -> Replica:
-        # Where all breakers are open, a group that may fail is better than an answer that surely does.
-        for usable in (_ready, _alive):
-            replicas = {name: usable(group, flight.avoid) for name, group in self.groups.items()}
-            name = self._pick(flight, [name for name, found in replicas.items() if found])
-            if name is not None:
-                return self._balance(flight.request, replicas[name])
-        raise RequestError(self._nobody(), code=NO_GROUP, status=503)
-
-    def _pick(self, flight: Flight, names: Sequence[str]) -> str | None:
-        shares = self.weights.shares
-        regular = self._regular(shares, names)
-        session = flight.request.session
-        return self._smooth.pick(regular) if session is None else home_of(session, shares, regular)
-
-    def _regular(self, shares: Mapping[str, float], names: Iterable[str] | None = None) -> list[str]:
-        """Return those of the groups `names` (None = all) that traffic goes to: on standby only where no other is."""
-        weighted = [name for name in (self.groups if names is None else names) if shares[name]]
-        return [name for name in weighted if not self.groups[name].standby] or weighted
 
     def _serves(self, group: DeviceGroup) -> bool:
         return group.ready and self.weights.shares[group.name] > 0
@@ -383,7 +362,7 @@ class Router:
             logger.warning("group %s is drained", group.name)
 
     def _enforce(self, weights: Weights) -> Weights:
-        self._smooth = SmoothWeighted(weights.shares)
+        self._choosing.follow(weights.shares)
         told = ", ".join(f"{name} {share:g}" for name, share in weights.shares.items())
         logger.warning(
             "weights %d by %s: %s%s",
@@ -393,11 +372,3 @@ class Router:
             f" ({weights.reason})" * bool(weights.reason),
         )
         return weights
-
-
-def _ready(group: DeviceGroup, avoid: set[Replica]) -> list[Replica]:
-    return [] if group.state != "serving" else [each for each in group.replicas if each.ready and each not in avoid]
-
-
-def _alive(group: DeviceGroup, avoid: set[Replica]) -> list[Replica]:
-    return [] if group.state != "serving" else [each for each in group.replicas if each.alive and each not in avoid]

@@ -18,6 +18,7 @@ from sglk.server import (
     models,
     native,
     proxy,
+    version,
 )
 from sglk.server.access import OnEnd, RecordRequests
 from sglk.server.auth import BearerAuth
@@ -35,6 +36,7 @@ ROUTERS = (
     chat.router,
     native.router,
     health.router,
+    version.router,
     info.router,
     metrics.router,
     admin.router,
@@ -45,6 +47,7 @@ ROUTERS = (
 
 GATEWAY_ROUTERS = (
     health.router,
+    version.router,
     gateway_info.router,
     metrics.router,
     groups.router,

@@ -18,12 +18,6 @@ from sglk.server.groups import describe_group
 router = APIRouter()
 
 
-@router.get("/version")
-async def version() -> dict[str, str]:
-    """Name the version of sglk."""
-    return {"version": sglk.__version__}
-
-
 @router.get("/server_info")
 @router.get("/get_server_info", include_in_schema=False)
 async def server_info(request: Request) -> dict[str, Any]:

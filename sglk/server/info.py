@@ -22,12 +22,6 @@ RECORDED_DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "safetensors", "gguf",
 router = APIRouter()
 
 
-@router.get("/version")
-async def version() -> dict[str, str]:
-    """Name the version of sglk."""
-    return {"version": sglk.__version__}
-
-
 @router.get("/model_info")
 @router.get("/get_model_info", include_in_schema=False)
 async def model_info(request: Request) -> dict[str, Any]:

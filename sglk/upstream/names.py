@@ -18,6 +18,16 @@ def log_level(config: ServeConfig) -> str:
     return "debug" if config.server.log_level == "trace" else config.server.log_level
 
 
+def add_model_names(arguments: Arguments, config: ServeConfig, model: str) -> None:
+    """Add what both engines call the same: the model's revision, its name in the API, and its chat template."""
+    if config.model.revision is not None and model == config.model.hub_id:
+        arguments.set("--revision", config.model.revision, "model.revision")
+    name = config.server.served_model_name or config.model.name
+    arguments.set("--served-model-name", name, "server.served_model_name")
+    if config.server.chat_template is not None:
+        arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
+
+
 def kv_cache_dtype(runtime: RuntimeConfig, choices: Sequence[str], title: str) -> str:
     """Return the engine's word for `runtime.kv_cache_dtype`; raises ConfigError where it has none."""
     asked = runtime.kv_cache_dtype

@@ -3,7 +3,7 @@
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, page_size, refuse
+from sglk.upstream.names import DTYPES, QUIET, add_model_names, kv_cache_dtype, log_level, page_size, refuse
 
 MODULE = "sglang.launch_server"
 
@@ -103,12 +103,7 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
 
 def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     arguments.set("--model-path", model, "model")
-    if config.model.revision is not None and model == config.model.hub_id:
-        arguments.set("--revision", config.model.revision, "model.revision")
-    name = config.server.served_model_name or config.model.name
-    arguments.set("--served-model-name", name, "server.served_model_name")
-    if config.server.chat_template is not None:
-        arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
+    add_model_names(arguments, config, model)
     arguments.set("--log-level", log_level(config), "server.log_level")
 
 

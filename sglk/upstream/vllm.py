@@ -6,7 +6,7 @@ from sglk.config.check_nodes import split_address
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, kv_cache_dtype, log_level, page_size, refuse
+from sglk.upstream.names import DTYPES, QUIET, add_model_names, kv_cache_dtype, log_level, page_size, refuse
 
 MODULE = "vllm.entrypoints.openai.api_server"
 
@@ -123,12 +123,7 @@ def _refusals(arguments: Arguments, config: ServeConfig) -> None:
 
 def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     arguments.set("--model", model, "model")
-    if config.model.revision is not None and model == config.model.hub_id:
-        arguments.set("--revision", config.model.revision, "model.revision")
-    name = config.server.served_model_name or config.model.name
-    arguments.set("--served-model-name", name, "server.served_model_name")
-    if config.server.chat_template is not None:
-        arguments.set("--chat-template", config.server.chat_template, "server.chat_template")
+    add_model_names(arguments, config, model)
 
 
 def _machines(arguments: Arguments, config: ServeConfig) -> None:

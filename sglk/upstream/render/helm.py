@@ -39,7 +39,7 @@ def _values(rendered: Rendered) -> dict[str, Any]:
     }
     if has_gateway(rendered):
         values["gateway"] = {
-            "args": ["serve", *gateway_words(rendered), f"server.host={ANYWHERE}"],
+            "args": serve_words(rendered, gateway_words(rendered), ANYWHERE),
             "weights": {unit.group.name: unit.group.weight for unit in rendered.units},
         }
     return values

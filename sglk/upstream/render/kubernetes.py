@@ -12,7 +12,10 @@ from sglk.upstream.render.unit import Rendered, Unit, list_text
 WEIGHTS = "weights.yaml"
 """File of a gateway's weights: whoever edits the config map moves the traffic."""
 
-KEYS = f"{HOME}/keys"
+GATEWAY = f"{HOME}-gateway"
+"""Folder of what a gateway alone reads: config maps are read-only, and nothing can be mounted inside of one."""
+
+KEYS = f"{GATEWAY}/keys"
 """Folder of a gateway's keys, a file each."""
 
 PROBE_PERIOD_S = 10
@@ -63,7 +66,7 @@ def gateway_words(rendered: Rendered) -> list[str]:
     config = rendered.config
     words = [f"model={config.model.name}"]
     words += [word for word in rendered.words if word.lstrip("+").startswith(("server.", "router.", "model."))]
-    return [*words, f"groups={list_text(groups)}", f"router.weights_file={HOME}/gateway/{WEIGHTS}"]
+    return [*words, f"groups={list_text(groups)}", f"router.weights_file={GATEWAY}/weights/{WEIGHTS}"]
 
 
 def group_key_file(rendered: Rendered) -> str | None:
@@ -126,7 +129,7 @@ def _has_tls(rendered: Rendered) -> bool:
 def _workload(rendered: Rendered, unit: Unit) -> dict[str, Any]:
     words = serve_words(rendered, unit.words, ANYWHERE)
     container = {**_container(rendered, words), "resources": resources(unit)}
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": rendered.config.render.shared_memory}}
     ]
@@ -134,7 +137,7 @@ def _workload(rendered: Rendered, unit: Unit) -> dict[str, Any]:
         mounts.append({"name": "config", "mountPath": HOME})
         volumes.append({"name": "config", "configMap": _as_files(rendered)})
     if (folder := model_folder(unit.config)) is not None:
-        mounts.append({"name": "model", "mountPath": folder, "readOnly": True})  # type: ignore[dict-item]
+        mounts.append({"name": "model", "mountPath": folder, "readOnly": True})
         volumes.append({"name": "model", **_model_volume(rendered, folder)})
     return _deployment(
         rendered, unit.name, rendered.config.render.replicas, {**container, "volumeMounts": mounts}, volumes
@@ -142,12 +145,16 @@ def _workload(rendered: Rendered, unit: Unit) -> dict[str, Any]:
 
 
 def _gateway(rendered: Rendered) -> dict[str, Any]:
-    container = _container(rendered, ["serve", *gateway_words(rendered), f"server.host={ANYWHERE}"])
-    container["volumeMounts"] = [{"name": "weights", "mountPath": f"{HOME}/gateway"}]
+    container = _container(rendered, serve_words(rendered, gateway_words(rendered), ANYWHERE))
+    container["volumeMounts"] = [{"name": "weights", "mountPath": f"{GATEWAY}/weights"}]
     volumes: list[dict[str, Any]] = [{"name": "weights", "configMap": {"name": f"{rendered.name}-weights"}}]
     if group_key_file(rendered) is not None:
         container["volumeMounts"].append({"name": "keys", "mountPath": KEYS, "readOnly": True})
         volumes.append({"name": "keys", "secret": {"secretName": f"{rendered.name}-keys"}})
+    if rendered.files:
+        # A model that a file of the user describes is one for the gateway too.
+        container["volumeMounts"].append({"name": "config", "mountPath": HOME})
+        volumes.append({"name": "config", "configMap": _as_files(rendered)})
     return _deployment(rendered, rendered.name, 1, container, volumes)
 
 

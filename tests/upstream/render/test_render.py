@@ -122,7 +122,7 @@ def test_a_gateway_splits_the_traffic_by_an_editable_file(capsys: pytest.Capture
         "http://10.0.0.7:8000",
     ]
     assert config.groups[2].standby
-    assert config.router.weights_file == "/etc/sglk/gateway/weights.yaml"
+    assert config.router.weights_file == "/etc/sglk-gateway/weights/weights.yaml"
     for group in ("qwen32b-gpu", "qwen32b-kl"):
         service = found["Service", group]["spec"]
         labels = found["Deployment", group]["spec"]["template"]["metadata"]["labels"]
@@ -166,6 +166,21 @@ def test_a_tuned_profile_and_files_of_the_user_travel_along(capsys: pytest.Captu
     args = container(found["Deployment", "mine"])["args"]
     assert args[:3] == ["serve", "--config-dir", "conf"]
     assert compose("serve", args[3:], "conf").config.runtime.chunked_prefill_size == 4096
+
+
+def test_a_gateway_finds_the_model_that_a_file_of_the_user_describes(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own/model").mkdir(parents=True)
+    Path("own/model/mine.yaml").write_text("name: mine\nhub_id: org/mine\n")
+    words = ("chip=h100", "model=mine", "--config-dir", "own", "groups='cuda:0;cuda:1'", "runtime.tp_size=1")
+    found = objects(render(capsys, "kubernetes", *words))
+    gateway = found["Deployment", "mine"]
+    (mount,) = [each for each in container(gateway)["volumeMounts"] if each["name"] == "config"]
+    assert mount["mountPath"] == container(gateway)["workingDir"]
+    args = container(gateway)["args"]
+    assert args[:3] == ["serve", "--config-dir", "conf"]
+    assert compose("serve", args[3:], "own").config.model.hub_id == "org/mine"
+    others = [each["mountPath"] for each in container(gateway)["volumeMounts"] if each["name"] != "config"]
+    assert not any(path.startswith(f"{mount['mountPath']}/") for path in others)
 
 
 def test_an_upstream_engine_is_named_with_its_command(capsys: pytest.CaptureFixture[str]) -> None:

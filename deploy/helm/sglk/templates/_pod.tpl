@@ -97,3 +97,19 @@ spec:
       port: {{ .root.Values.port }}
       targetPort: http
 {{- end }}
+
+{{- define "sglk.configMount" -}}
+name: config
+mountPath: /etc/sglk
+{{- end }}
+
+{{- define "sglk.configVolume" -}}
+name: config
+configMap:
+  name: {{ .Values.name }}-config
+  items:
+    {{- range .Values.files }}
+    - key: {{ .key }}
+      path: {{ .path }}
+    {{- end }}
+{{- end }}
