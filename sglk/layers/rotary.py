@@ -41,7 +41,8 @@ class DynamicFrequencies:
     def __init__(self, head_dim: int, theta: float, scaling: Mapping[str, Any], device: torch.device) -> None:
         self.theta, self.factor = theta, float(scaling["factor"])
         self.trained_length = int(scaling["original_max_position_embeddings"])
-        self.growth = head_dim / (head_dim - 2)
+        # A single pair turns by 1 whatever the base.
+        self.growth = head_dim / max(1, head_dim - 2)
         self.exponents_R = pair_exponents(head_dim).to(device)
 
     def __call__(self, positions_T: torch.Tensor) -> torch.Tensor:

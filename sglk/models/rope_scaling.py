@@ -17,6 +17,19 @@ REQUIRED_KEYS = {
 """Known kinds of scaling and the numbers that each must have."""
 
 _OPTIONAL_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_ZERO_IS_ABSENT = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+"""Numbers of yarn whose 0 stands for their default; published files hold such."""
+
+_KNOWN = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "truncate",
+    *(key for keys in REQUIRED_KEYS.values() for key in keys),
+    *_OPTIONAL_NUMBERS,
+}
 
 
 def normalise_rope(config: Fields, default_theta: float = 10000.0) -> tuple[float, dict[str, Any] | None, int]:
@@ -31,15 +44,18 @@ def normalise_rope(config: Fields, default_theta: float = 10000.0) -> tuple[floa
     theta = rope.number("rope_theta", config.number("rope_theta", default_theta))
     if config.has("rope_theta") and theta != config.number("rope_theta"):
         raise rope.wrong("rope_theta", f"the same as outside (`rope_theta` = {config.values['rope_theta']})")
-    if rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0)) != 1.0:
-        raise rope.wrong("partial_rotary_factor", "1 (partial rotary embeddings are not supported)")
+    for fields in (rope, config):
+        if fields.number("partial_rotary_factor", 1.0) != 1.0:
+            raise fields.wrong("partial_rotary_factor", "1 (partial rotary embeddings are not supported)")
     trained = config.integer("max_position_embeddings")
     kind = _kind(rope)
     if kind == "yarn" and theta <= 1:
         raise rope.wrong("rope_theta", f"above 1 for yarn (it is {theta:g})")
+    if unknown := rope.values.keys() - _KNOWN:
+        logger.warning("%s: nothing is known of %s; it changes no token here", rope.origin, ", ".join(sorted(unknown)))
     if kind == "default":
         return theta, None, trained
-    scaling = _scaling(rope, kind, config.integer("original_max_position_embeddings", trained), trained)
+    scaling = _scaling(rope, kind, _original(config, rope), trained)
     context = _context(scaling, trained)
     if context > MOST:
         raise rope.wrong("factor", f"a scale that keeps the context at {MOST} tokens or less")
@@ -50,7 +66,8 @@ def _rope_fields(config: Fields) -> Fields:
     """Merge `rope_scaling` and `rope_parameters`; where both are given they must agree key by key."""
     merged: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
-        block = config.values.get(name) or {}
+        block = config.values.get(name)
+        block = {} if block is None else block
         if not isinstance(block, dict):
             raise config.wrong(name, "an object or null")
         for key, value in block.items():
@@ -77,7 +94,16 @@ def _kind(rope: Fields) -> str:
     return kind
 
 
-def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, Any]:
+def _original(config: Fields, rope: Fields) -> int | None:
+    """Return the length that the model was trained with before it was stretched, from either place that states it."""
+    key = "original_max_position_embeddings"
+    stated = [fields.integer(key) for fields in (rope, config) if fields.has(key)]
+    if len(set(stated)) > 1:
+        raise rope.wrong(key, f"the same as outside ({stated[1]})")
+    return stated[0] if stated else None
+
+
+def _scaling(rope: Fields, kind: str, original: int | None, trained: int) -> dict[str, Any]:
     scaling: dict[str, Any] = {"rope_type": kind}
     if kind == "dynamic":
         scaling["original_max_position_embeddings"] = trained
@@ -88,13 +114,14 @@ def _scaling(rope: Fields, kind: str, original: int, trained: int) -> dict[str, 
             trained,
         )
     if kind in ("llama3", "yarn"):
-        scaling["original_max_position_embeddings"] = rope.integer("original_max_position_embeddings", original)
+        scaling["original_max_position_embeddings"] = original or trained
     for key in REQUIRED_KEYS[kind]:
-        derivable = kind == "yarn" and rope.has("original_max_position_embeddings")
-        default = trained / scaling["original_max_position_embeddings"] if derivable else None
-        scaling[key] = rope.number(key, default)
+        scaling[key] = rope.number(key, trained / original if kind == "yarn" and original else None)
+    if scaling["factor"] < 1:
+        raise rope.wrong("factor", "1 or more")
     if kind == "yarn":
-        scaling |= {key: rope.number(key) for key in _OPTIONAL_NUMBERS if rope.has(key)}
+        zeros = {key for key in _ZERO_IS_ABSENT if rope.values.get(key) == 0}
+        scaling |= {key: rope.number(key) for key in _OPTIONAL_NUMBERS if rope.has(key) and key not in zeros}
         if rope.has("truncate"):
             scaling["truncate"] = rope.flag("truncate", True)
     if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:

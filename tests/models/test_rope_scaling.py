@@ -25,6 +25,7 @@ SCALINGS = [
     pytest.param({"rope_type": "yarn", **YARN, "attention_factor": 1.5}, 256, id="yarn attention factor"),
     pytest.param({"rope_type": "yarn", **YARN, "mscale": 1.0, "mscale_all_dim": 0.5}, 256, id="yarn mscale"),
     pytest.param({"rope_type": "yarn", **YARN, "beta_fast": 16.0, "beta_slow": 2.0}, 256, id="yarn betas"),
+    pytest.param({"type": "yarn", **YARN, "beta_slow": 0, "mscale": 1.0, "mscale_all_dim": 0}, 256, id="yarn zeros"),
 ]
 
 
@@ -67,7 +68,11 @@ def test_angles_equal_those_of_transformers(key, scaling, context):
         ({"factor": 2.0}, "`rope_type` must be given beside `factor`"),
         ({"full_attention": {"rope_type": "default"}}, "a block per layer type is not supported"),
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial rotary embeddings are not supported"),
+        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}, "not supported\\), not 0.5"),
+        ({"type": "linear", "factor": 0.5}, "rope_scaling: `factor` must be 1 or more, not 0.5"),
+        ({"type": "yarn", "factor": 1e-9}, "rope_scaling: `factor` must be 1 or more, not 1e-09"),
         ("yarn", "`rope_scaling` must be an object or null"),
+        (False, "`rope_scaling` must be an object or null"),
     ],
 )
 def test_unknown_or_contradictory_scaling_is_refused(scaling, message):
@@ -85,6 +90,37 @@ def test_the_two_places_must_agree():
         spec_of(rope_scaling={"type": "linear", "factor": 2.0}, rope_parameters={"factor": 4.0})
     with pytest.raises(ModelLoadError, match="`rope_theta` must be the same as outside"):
         spec_of(rope_theta=10000.0, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
+
+    with pytest.raises(ModelLoadError, match=r"`original_max_position_embeddings` must be the same as outside \(128\)"):
+        spec_of(rope_scaling={"type": "yarn", **YARN}, original_max_position_embeddings=128)
+
+
+def test_the_original_length_may_stand_outside():
+    spec = spec_of(rope_scaling={"type": "yarn"}, original_max_position_embeddings=64)
+    assert spec.rope_scaling == {"rope_type": "yarn", **YARN}
+    assert spec.max_position_embeddings == 256
+
+
+def test_settings_that_nobody_reads_are_told(caplog):
+    spec_of(rope_scaling={"type": "yarn", "factor": 4.0, "orignal_max_position_embeddings": 64})
+    assert "nothing is known of orignal_max_position_embeddings" in caplog.text
+
+
+def test_partial_embeddings_are_refused_in_either_place():
+    with pytest.raises(ModelLoadError, match=r"config.json: `partial_rotary_factor` must be 1 .* not 0\.5"):
+        spec_of(partial_rotary_factor=0.5)
+
+
+def test_dynamic_scaling_turns_a_single_pair():
+    ours = RotaryEmbedding(
+        2,
+        10000.0,
+        {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64},
+        torch.float32,
+        torch.device("cpu"),
+    )
+    positions = torch.tensor([3, 200])
+    torch.testing.assert_close(ours(positions)[0][:, 0], positions.float().cos())
 
 
 def test_theta_may_stand_in_rope_parameters_alone():
