@@ -89,7 +89,8 @@ def _watch(main: int, owner: int, grace_s: float) -> int:
         told = signum is not None and signum.si_signo in (signal.SIGTERM, signal.SIGINT)
         if deadline is None and (told or os.getppid() != owner):
             deadline = time.monotonic() + grace_s
-            _kill_group(main, signal.SIGTERM)
+            # Not to its workers, which it ends in its own order and would take for crashed.
+            os.kill(main, signal.SIGTERM)
         if deadline is not None and time.monotonic() >= deadline:
             _kill_group(main, signal.SIGKILL)
 

@@ -76,6 +76,15 @@ def test_stop_waits_for_an_orderly_end(tmp_path: Path) -> None:
     assert child.tail(1) == ["bye"]
 
 
+def test_the_command_ends_its_workers_in_its_own_order(tmp_path: Path) -> None:
+    worker = f"(trap 'echo crashed' TERM; until [ -e {tmp_path}/over ]; do sleep 0.02; done; echo orderly) &"
+    command = f"{worker} trap 'touch {tmp_path}/over; wait; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    with start(command, tmp_path / "log") as child:
+        child.wait_for_line(READY, timeout_s=10)
+    assert (child.returncode, child.tail(1)) == (0, ["orderly"])
+    assert "crashed" not in child.tail()
+
+
 def test_early_exit_is_reported_with_code_and_last_words(tmp_path: Path) -> None:
     with (
         start("echo loading; echo 'out of memory'; exit 7", tmp_path / "log") as child,
