@@ -17,15 +17,16 @@ def test_a_calm_server_and_one_whose_queue_is_long(capsys: pytest.CaptureFixture
     with serving({"gpu": ScriptedRunner(gate=gate), "spare": ScriptedRunner()}, max_running_requests=2) as served:
         assert main(["advise", served.url]) == 0
         assert capsys.readouterr().out == "nothing stands out\n"
-        calls = [served.call("/v1/completions", {"prompt": "x"}) for _ in range(30)]
+        served.call("/v1/completions", {"prompt": "x"})
+        wait_until(lambda: served.deployment.fleet.stats().running_requests == 1)
+        for _ in range(30):
+            served.call("/v1/completions", {"prompt": "x"})
         wait_until(lambda: served.deployment.fleet.stats().queued_requests > 10)
         assert main(["advise", served.url, "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)
         assert (found["rule"], found["group"]) == ("scheduler-waits", "gpu")
         assert served.url in found["command"]
         gate.set()
-        for call in calls:
-            call.close()
 
 
 def test_recorded_metrics_are_advised_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

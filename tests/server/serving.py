@@ -106,8 +106,8 @@ def serving_deployment(deployment: Deployment, on_end: OnEnd | None = None) -> I
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         wait_until(lambda: server.started)
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
-            yield Served(url, deployment, client)
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client, contextlib.ExitStack() as calls:
+            yield Served(url, deployment, client, calls)
     finally:
         server.should_exit = True
         deployment.bridge.abort_all()
@@ -119,10 +119,11 @@ def serving_deployment(deployment: Deployment, on_end: OnEnd | None = None) -> I
 class Served:
     """A running server and a client of it."""
 
-    def __init__(self, url: str, deployment: Deployment, client: httpx.Client) -> None:
+    def __init__(self, url: str, deployment: Deployment, client: httpx.Client, calls: contextlib.ExitStack) -> None:
         self.url = url
         self.deployment = deployment
         self.client = client
+        self._calls = calls
 
     def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
         """POST `body` as JSON."""
@@ -145,8 +146,9 @@ class Served:
         return [json.loads(line.removeprefix("data: ")) for line in (lines if failed else lines[:-1])]
 
     def call(self, path: str, body: dict[str, Any], **headers: str) -> HTTPConnection:
-        """Send a POST and return the connection, to be closed, without waiting for an answer."""
+        """Send a POST and return the connection, without waiting for an answer; it is closed with the server at last."""
         connection = HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        self._calls.callback(connection.close)
         connection.request("POST", path, json.dumps(body), headers)
         return connection
 
