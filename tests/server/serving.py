@@ -146,7 +146,7 @@ class Served:
         return [json.loads(line.removeprefix("data: ")) for line in (lines if failed else lines[:-1])]
 
     def call(self, path: str, body: dict[str, Any], **headers: str) -> HTTPConnection:
-        """Send a POST and return the connection, without waiting for an answer; it is closed with the server at last."""
+        """Send a POST and return the connection, without waiting for an answer; it is closed with the server."""
         connection = HTTPConnection(self.url.removeprefix("http://"), timeout=30)
         self._calls.callback(connection.close)
         connection.request("POST", path, json.dumps(body), headers)
