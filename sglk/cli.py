@@ -1,6 +1,7 @@
 """The command line: one table of commands; a command's module is imported when it is called and not before."""
 
 import errno
+import gc
 import importlib
 import io
 import os
@@ -35,6 +36,9 @@ COMMANDS = {
 EXTRAS = {"optuna": "tune", "pandas": "report", "plotly": "report", "scipy": "calibrate", "huggingface_hub": "hub"}
 """Packages that an extra of sglk brings."""
 
+_YOUNG_OBJECTS = 50_000
+"""Before garbage is looked for: what a command imports and composes is no garbage, and looking takes a tenth of it."""
+
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _BUG = 70
@@ -53,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Names and signs that the terminal's encoding lacks are written as Python writes them on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
     name_what_crashes()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         code = _dispatch(words)
         sys.stdout.flush()

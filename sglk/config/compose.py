@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from hydra import compose as hydra_compose
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
@@ -38,6 +39,7 @@ from sglk.config.profile_doubts import doubts
 from sglk.config.profile_source import ProfileSource
 from sglk.config.quoting import quoted
 from sglk.config.render_schema import RenderConfig
+from sglk.config.repository import SharedRepository
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
 from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources, with_option
@@ -200,7 +202,10 @@ def _hydra(search: SearchPath, command: str) -> Iterator[ConfigLoader]:
         # What `hydra.initialize_config_dir` does, with a search path of several folders: its own way to name further
         # folders, the override `hydra.searchpath`, cannot put one before the first and cannot hold the primary config.
         Hydra.create_main_hydra2(task_name="sglk", config_search_path=_hydra_path(search))
-        yield GlobalHydra.instance().config_loader()
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        loader.repository = SharedRepository(loader.config_search_path)
+        yield loader
     finally:
         GlobalHydra.instance().hydra = outer
 
