@@ -29,7 +29,8 @@ class Detokenizer:
 
     def __init__(self, decoder: Decoder, context: Sequence[int] = ()) -> None:
         self._decode = decoder.decode
-        self._window = list(context[-CONTEXT_TOKENS:])
+        self._window = list(context[-CONTEXT_TOKENS - MAX_TAIL_TOKENS :])
+        self._window = self._window[self._start(len(self._window)) :]
         self._written = self._decode(self._window) if self._window else ""
         if self._written.endswith(REPLACEMENT):
             self._window, self._written = [], ""
@@ -40,7 +41,8 @@ class Detokenizer:
         """Take one token; return the text that is certain now."""
         self._window.append(token)
         text = self._decode(self._window)
-        if text == self._seen and not self._decode([token]):
+        # Twice, as some tokenizers leave out one space at the start.
+        if text == self._seen and not self._decode([token, token]):
             self._window.pop()  # A special token; it must not age the bytes that wait for their continuation.
             return ""
         self._seen = text
@@ -60,12 +62,23 @@ class Detokenizer:
         delta = text[len(self._written) :]
         self._written, self._done = text, done
         if len(self._window) > WINDOW_TOKENS:
-            start = max(0, done - CONTEXT_TOKENS)
+            start = self._start(done)
             self._window = self._window[start:]
             self._done -= start
             self._written = self._decode(self._window[: self._done])
             self._seen = self._decode(self._window)
         return delta
+
+    def _start(self, done: int) -> int:
+        """Return where the window may start: some tokens before `done`, and not within a character.
+
+        Where tokens are single bytes, a cut character would spoil all that follow it without a gap.
+        """
+        start = max(0, done - CONTEXT_TOKENS)
+        for at in range(start, max(-1, start - MAX_TAIL_TOKENS - 1), -1):
+            if not self._decode(self._window[at:done]).startswith(REPLACEMENT):
+                return at
+        return start
 
     def _let_go(self, text: str) -> str:
         """Emit invalid bytes up to a cut that no later token can move."""

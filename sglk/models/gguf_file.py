@@ -76,6 +76,8 @@ class GgufFile:
             raise ModelLoadError(f"{self.path}: `general.alignment` must be a positive integer, not {alignment!r}")
         data_start = -(-cursor.position // alignment) * alignment
         self.tensors = {name: self._place(name, shape, type_, data_start + at) for name, shape, type_, at in lines}
+        if len(self.tensors) < num_tensors:
+            raise ModelLoadError(f"{self.path} lists a tensor twice; the file is damaged")
 
     def _read_tensor_line(self, cursor: "_Cursor") -> tuple[str, tuple[int, ...], int, int]:
         name, num_dimensions = cursor.string(), cursor.scalar("I")
@@ -91,6 +93,8 @@ class GgufFile:
             )
         quantization = GGMLQuantizationType(type_)
         block, block_bytes = GGML_QUANT_SIZES[quantization]
+        if not all(shape):
+            raise ModelLoadError(f"{self.path}: tensor {name!r} of shape {shape} is empty; the file is damaged")
         if not shape or shape[-1] % block:
             raise ModelLoadError(
                 f"{self.path}: tensor {name!r} of shape {shape} does not fit {quantization.name} blocks"
@@ -102,6 +106,11 @@ class GgufFile:
                 f"the file at {len(self._bytes)}; download it again"
             )
         return GgufTensor(shape, quantization, start, size)
+
+
+def shortest(value: float) -> float:
+    """Return the shortest decimal of a float32, so that a stored 1e-5 reads 1e-05 and not 9.999999747e-06."""
+    return float(str(np.float32(value)))
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file: byte-level BPE with the pre-tokenizers of the common model families."""
+"""The tokenizer inside a GGUF file: SentencePiece, or byte-level BPE with the pre-tokenizers of common families."""
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -6,6 +6,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from sglk.errors import ModelLoadError
 from sglk.models.fields import Fields
 from sglk.models.gguf_file import GgufFile
+from sglk.models.gguf_sentencepiece import sentencepiece_core
 from sglk.models.gguf_spec import eos_token_ids
 from sglk.models.tokenizer import Tokenizer
 
@@ -33,21 +34,17 @@ _FAMILY = {
 def read_gguf_tokenizer(file: GgufFile) -> Tokenizer:
     """Return the tokenizer in `file`; raises ModelLoadError naming the key that is missing or not supported."""
     metadata = Fields(file.metadata, str(file.path))
-    if metadata.text("tokenizer.ggml.model") != "gpt2":
-        raise metadata.wrong("tokenizer.ggml.model", "'gpt2' (byte-level BPE)")
-    family = _FAMILY.get(metadata.text("tokenizer.ggml.pre", "gpt-2"))
-    if family is None:
-        raise metadata.wrong("tokenizer.ggml.pre", f"one of {', '.join(_FAMILY)}")
+    kind = metadata.text("tokenizer.ggml.model")
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
-    core = tokenizers.Tokenizer(_bpe(metadata, tokens, ignore_merges=family == "llama-bpe"))
-    core.pre_tokenizer = _pre_tokenizer(family)
-    core.decoder = decoders.ByteLevel()
-    if family == "qwen2":
-        core.normalizer = normalizers.NFC()
+    if kind == "gpt2":
+        core, starts_with_bos = _byte_level_core(metadata, tokens)
+    elif kind == "llama":
+        core, starts_with_bos = sentencepiece_core(metadata, tokens, _types(metadata, tokens)), True
+    else:
+        raise metadata.wrong("tokenizer.ggml.model", "'gpt2' (byte-level BPE) or 'llama' (SentencePiece)")
     _mark_added_tokens(core, metadata, tokens)
     bos, eos = (_token(metadata, tokens, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
-    # llama.cpp starts every text of this family with BOS unless the file says otherwise.
-    if bos is not None and metadata.flag("tokenizer.ggml.add_bos_token", family == "llama-bpe"):
+    if bos is not None and metadata.flag("tokenizer.ggml.add_bos_token", starts_with_bos):
         core.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))]
         )
@@ -58,6 +55,19 @@ def read_gguf_tokenizer(file: GgufFile) -> Tokenizer:
         eos_token_ids=eos_token_ids(metadata),
         chat_templates=_chat_templates(metadata),
     )
+
+
+def _byte_level_core(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
+    """Return what splits text, and whether llama.cpp starts each with BOS where the file does not say."""
+    family = _FAMILY.get(metadata.text("tokenizer.ggml.pre", "gpt-2"))
+    if family is None:
+        raise metadata.wrong("tokenizer.ggml.pre", f"one of {', '.join(_FAMILY)}")
+    core = tokenizers.Tokenizer(_bpe(metadata, tokens, ignore_merges=family == "llama-bpe"))
+    core.pre_tokenizer = _pre_tokenizer(family)
+    core.decoder = decoders.ByteLevel()
+    if family == "qwen2":
+        core.normalizer = normalizers.NFC()
+    return core, family == "llama-bpe"
 
 
 def _bpe(metadata: Fields, tokens: list[str], ignore_merges: bool) -> models.BPE:

@@ -13,6 +13,7 @@ from gguf.quants import dequantize
 from sglk.errors import ModelLoadError
 from sglk.models.experts import ExpertNames
 from sglk.models.gguf_file import GgufFile
+from sglk.models.gguf_rope import FACTORS
 from sglk.models.registry import model_class
 from sglk.models.spec import ModelSpec
 
@@ -39,8 +40,6 @@ _STACK = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.weight")
 ROWS = 16
 LONG_BYTES = 6 * 2**10
 """Stored bytes of a row that keep what is made of ROWS of them in a core's cache."""
-_ROPE_FACTORS = "rope_freqs.weight"
-"""Part of the spec, not a weight."""
 
 
 class GgufWeights:
@@ -56,7 +55,7 @@ class GgufWeights:
             if stack := _STACK.fullmatch(name):
                 each = _expert_names(stack[1], stack[2], tensor.shape[0], names)
                 self._stored |= {one: (name, expert) for expert, one in enumerate(each)}
-            elif name != _ROPE_FACTORS:
+            elif name != FACTORS:
                 self._stored[huggingface_name(name, names)] = name, None
         # llama.cpp rotates neighbouring pairs for this family and stores q and k in that order.
         self._permuted = file.metadata.get("general.architecture") == "llama"
@@ -90,7 +89,8 @@ class GgufWeights:
             return _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
         except NotImplementedError as error:
             raise ModelLoadError(
-                f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised"
+                f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised; convert the "
+                "model to F16, Q8_0, Q4_K or another type of weights"
             ) from error
 
 
@@ -128,6 +128,11 @@ def _expert_names(layer: str, part: str, count: int, names: ExpertNames) -> Iter
 
 
 def _half_rotation_order(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Bring the rows of each head from (x0, y0, x1, y1, ...) to Hugging Face's (x0, x1, ..., y0, y1, ...)."""
+    """Bring the rows of each head from (x0, y0, x1, y1, ...) to Hugging Face's (x0, x1, ..., y0, y1, ...).
+
+    Rows of another number are left alone: who reads them compares the shape.
+    """
+    if weight.shape[0] % (2 * heads):
+        return weight
     pairs = weight.reshape(heads, -1, 2, *weight.shape[1:])
     return pairs.transpose(1, 2).reshape(weight.shape)

@@ -79,6 +79,11 @@ def test_a_truncated_file_is_named(tiny, tmp_path, share):
         (b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 32, 999, 0), "tensor 't' has the unknown type 999"),
         (b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 33, 8, 0), "does not fit Q8_0 blocks"),
         (b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 32, 0, 0), "is truncated: tensor 't' ends"),
+        (b"GGUF" + struct.pack("<IQQQ1sIQQIQ", 3, 1, 0, 1, b"t", 2, 0, 2**40, 0, 0), "tensor 't' .* is empty"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 1, 0, 0) * 2 + bytes(64),
+            "tensor twice",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, content, message):

@@ -126,7 +126,7 @@ def test_a_file_without_a_pre_tokenizer_is_gpt2(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": "llama"}, r"`tokenizer\.ggml\.model` must be 'gpt2'"),
+        ({"model": "bert"}, r"`tokenizer\.ggml\.model` must be 'gpt2' .* or 'llama'"),
         ({"pre": "tekken"}, r"`tokenizer\.ggml\.pre` must be one of gpt-2, smollm, .*not 'tekken'"),
         ({"merges": ["a zz"]}, r"`tokenizer\.ggml\.merges` does not fit the tokens"),
         ({"merges": ["nothing"]}, r"`tokenizer\.ggml\.merges` does not fit the tokens"),

@@ -6,7 +6,8 @@ import torch
 from sglk.errors import ModelLoadError
 from sglk.models.experts import ExpertNames
 from sglk.models.gguf_file import GgufFile
-from sglk.models.gguf_spec import llama3_divisors, read_gguf_spec
+from sglk.models.gguf_rope import llama3_divisors
+from sglk.models.gguf_spec import read_gguf_spec
 from sglk.models.gguf_weights import GgufWeights, huggingface_name
 from sglk.models.hf_config import read_spec
 from sglk.models.safetensors_weights import SafetensorsWeights
@@ -84,6 +85,18 @@ def test_k_quants_are_read(tmp_path, type_):
     assert weight.unique().numel() > 100
 
 
+def test_rows_that_are_no_heads_are_left_to_the_check_of_shapes(tmp_path):
+    file = write_metadata(tmp_path / "m.gguf", tensors=[("blk.0.attn_q.weight", np.zeros((66, 64), np.float32))])
+    weights = GgufWeights(file, read_gguf_spec(file))
+    assert weights.get("model.layers.0.self_attn.q_proj.weight").shape == (66, 64)
+
+
+def test_what_cannot_be_dequantised_is_named(tmp_path):
+    file = write_metadata(tmp_path / "m.gguf", tensors=[("blk.0.attn_q.weight", np.zeros((64, 64), np.int8))])
+    with pytest.raises(ModelLoadError, match=r"'blk.0.attn_q.weight' has type I8, .*; convert the model to F16"):
+        GgufWeights(file, read_gguf_spec(file)).get("model.layers.0.self_attn.q_proj.weight")
+
+
 def test_a_tensor_can_be_written_to(tmp_path):
     open_gguf(write_tiny_gguf(tmp_path / "tiny.gguf")).get("model.norm.weight").add_(1)
 
@@ -131,6 +144,9 @@ def write_metadata(file, arch="llama", tensors=(), **values):
         ({"expert_count": 8, "expert_used_count": 2}, "tensor 'blk.0.ffn_gate_exps.weight' is missing; convert"),
         ({"split.count": 3}, "llama-gguf-split --merge"),
         ({"rope.scaling.type": "foo"}, "rope_scaling: `rope_type` must be one of"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 2.0, "rope.scaling.attn_factor": 0.5}, "1 for linear"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_ext_factor": 0.5}, "must be 1 "),
+        ({"rope.scaling.type": "yarn"}, "rope_scaling: `factor` is missing"),
     ],
 )
 def test_wrong_metadata_is_named(tmp_path, values, message):
@@ -143,6 +159,45 @@ def test_scaling_is_read_from_the_metadata(tmp_path):
     spec = read_gguf_spec(write_metadata(tmp_path / "m.gguf", **scaling))
     assert spec.rope_scaling == {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     assert spec.max_position_embeddings == 1024
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_factor_without_a_kind_is_linear(tmp_path, key):
+    spec = read_gguf_spec(write_metadata(tmp_path / "m.gguf", **{key: 2.0}))
+    assert spec.rope_scaling == {"rope_type": "linear", "factor": 2.0}
+    assert read_gguf_spec(write_metadata(tmp_path / "one.gguf", **{key: 1.0})).rope_scaling is None
+
+
+def test_the_fine_settings_of_yarn_are_read(tmp_path):
+    fine = {"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "attn_factor": 0.5, "yarn_log_multiplier": 0.0}
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 64, **fine}
+    spec = read_gguf_spec(write_metadata(tmp_path / "m.gguf", **{f"rope.scaling.{k}": v for k, v in scaling.items()}))
+    assert (spec.rope_scaling["beta_fast"], spec.rope_scaling["beta_slow"]) == (16.0, 2.0)
+    assert spec.rope_scaling["attention_factor"] == pytest.approx(0.5 * 1.138629436)
+    assert spec.max_position_embeddings == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "values"),
+    [
+        ("rope_factors_long.weight", np.ones(8, np.float32), {}),
+        ("rope_freqs.weight", np.ones(8, np.float32), {"rope.scaling.factor": 2.0}),
+        ("rope_freqs.weight", np.ones(8, np.float16), {}),
+        ("rope_freqs.weight", np.full(8, np.nan, np.float32), {}),
+        ("rope_freqs.weight", np.full(8, np.inf, np.float32), {}),
+        ("rope_freqs.weight", np.full(8, -1, np.float32), {}),
+    ],
+)
+def test_rotary_factors_are_never_left_out(tmp_path, name, tensor, values):
+    with pytest.raises(ModelLoadError, match=f"tensor '{name}'"):
+        read_gguf_spec(write_metadata(tmp_path / "m.gguf", tensors=[(name, tensor)], **values))
+
+
+def test_experts_of_another_shape_are_named(tmp_path):
+    experts = {"expert_count": 8, "expert_used_count": 2}
+    tensor = ("blk.0.ffn_gate_exps.weight", np.zeros(32, np.float32))
+    with pytest.raises(ModelLoadError, match=r"'blk.0.ffn_gate_exps.weight' has shape \[32\], expected 8 experts"):
+        read_gguf_spec(write_metadata(tmp_path / "m.gguf", tensors=[tensor], **experts))
 
 
 def test_llama3_scaling_is_recognised_by_its_factors(tmp_path):
