@@ -1,6 +1,7 @@
 """Text is cut into pieces as llama.cpp cuts it, which merges the neighbours that make the piece of the best score."""
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import gguf
@@ -50,7 +51,7 @@ def pieces_by_score(text: str) -> list[int]:
     ids = {token: id_ for id_, token in enumerate(TOKENS)}
     symbols = list((" " + text).replace(" ", SPACE))
     while True:
-        made = [(ids.get(left + right), at) for at, (left, right) in enumerate(zip(symbols, symbols[1:], strict=False))]
+        made = [(ids.get(left + right), at) for at, (left, right) in enumerate(pairwise(symbols))]
         known = [(-SCORES[id_], at) for id_, at in made if id_ is not None and id_ >= 259]
         if not known:
             break
