@@ -1,16 +1,19 @@
 """What `sglk serve` says once it serves: to people, and in one line to a parent process."""
 
+import contextlib
 import json
 import logging
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sglk
+from sglk.config.home import expanded
 from sglk.config.profiles import NATIVE
 from sglk.config.provenance import ProfileRecord
-from sglk.config.schema import ServerConfig
+from sglk.config.schema import ServeConfig, ServerConfig
 from sglk.engine.grammar import INSTALL, guided_decoding_available
 from sglk.server.deployment import Deployment
 from sglk.server.entry import Entry
@@ -32,6 +35,7 @@ def announcement(entry: Entry, url: str) -> Iterator[str]:
         shares = entry.fleet.router.weights.shares
         yield f"traffic: {', '.join(f'{name} {shares[name]:g}' for name in groups)}; move it with: sglk traffic"
     yield from exposure(config.server)
+    yield from open_secrets(config)
     if not isinstance(entry, Gateway) and not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     if any(each.group.url is None for each in entry.fleet.configs.values()):
@@ -71,6 +75,23 @@ def exposure(server: ServerConfig) -> Iterator[str]:
         yield f"WARNING: other machines reach this server and it has no key: {told}; set server.api_key_file=FILE"
     if server.ssl_certfile is None and server.api_key is not None:
         yield "WARNING: keys and prompts cross the network in the clear; set server.ssl_certfile, or use a proxy"
+
+
+def open_secrets(config: ServeConfig) -> Iterator[str]:
+    """Yield the files of keys that every user of this machine may read."""
+    server = config.server
+    files = {
+        "server.api_key_file": server.api_key_file,
+        "server.admin_api_key_file": server.admin_api_key_file,
+        "server.ssl_keyfile": server.ssl_keyfile,
+        **{f"api_key_file of group {group.name!r}": group.api_key_file for group in config.groups},
+    }
+    for name, file in files.items():
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):  # one that has gone since it was read
+            if expanded(file).stat().st_mode & stat.S_IROTH:
+                yield f"WARNING: {name}={file} can be read by every user of this machine; chmod 600 it"
 
 
 def ready_line(deployment: Entry, url: str) -> str:

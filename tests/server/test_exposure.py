@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sglk.config.compose import compose
 from sglk.config.schema import ServerConfig
 from sglk.errors import ConfigError
-from sglk.server.announcement import exposure
+from sglk.server.announcement import exposure, open_secrets
 from sglk.server.port import is_loopback
 from sglk.server.tls import tls_files
 from sglk.testing.tiny import write_tiny_model
@@ -142,3 +143,22 @@ def test_a_head_of_megabytes_is_refused(served: Served, head: bytes) -> None:
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(100).startswith(b"HTTP/1.1 400")
     assert served.get("/health").status_code == 200
+
+
+def test_files_of_keys_that_all_users_can_read_are_named(tmp_path: Path) -> None:
+    files = {}
+    for name, mode in (("api_key", 0o644), ("admin_api_key", 0o640), ("group", 0o604)):
+        files[name] = tmp_path / name
+        files[name].write_text(name)
+        files[name].chmod(mode)
+    groups = f"groups=[{{name: far, url: 'http://far', api_key_file: '{files['group']}'}}]"
+    words = [f"server.{name}_file={files[name]}" for name in ("api_key", "admin_api_key")]
+    config = compose("serve", [*words, groups]).config
+    told = list(open_secrets(config))
+    open_to_all = "can be read by every user of this machine; chmod 600 it"
+    assert told == [
+        f"WARNING: server.api_key_file={files['api_key']} {open_to_all}",
+        f"WARNING: api_key_file of group 'far'={files['group']} {open_to_all}",
+    ]
+    files["api_key"].unlink()
+    assert len(list(open_secrets(config))) == 1
