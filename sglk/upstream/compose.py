@@ -35,7 +35,7 @@ class Dialect:
     add_arguments: Callable[[Arguments, ServeConfig, str], None]
     owned: Mapping[str, str]
     """Setting of sglk per flag that it alone decides."""
-    variables: Callable[[ServeConfig], dict[str, str]] = lambda config: {}
+    variables: Callable[[ServeConfig], dict[str, str]]
     key_variable: str | None = None
     """Variable that it reads its API key from; None = from the command line alone, where everybody sees it."""
     worker: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Dialect:
 
 
 DIALECTS = {
-    "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED),
+    "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED, sglang.variables),
     "vllm": Dialect(vllm.MODULE, vllm.add_arguments, vllm.OWNED, vllm.variables, vllm.KEY_VARIABLE, vllm.WORKER),
 }
 

@@ -79,6 +79,7 @@ def _start(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine
     except BaseException:
         process.stop()
         raise
+    process.note_ready()
     return UpstreamEngine(
         replica.name, command.url, process=process, key=key, pause_s=replica.config.router.step_timeout_s
     )

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from collections import deque
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -12,6 +13,9 @@ MAX_LOG_BYTES = 16 * 2**20
 
 MAX_LINE_BYTES = 8192
 """A longer line is passed on in pieces."""
+
+REMEMBERED = 500
+"""Lines among which the cause of an end is looked for."""
 
 
 class OutputRelay(threading.Thread):
@@ -26,6 +30,16 @@ class OutputRelay(threading.Thread):
         self._max_bytes = max_bytes
         self._written = 0
         self._begun = b""
+        self._said: deque[str] = deque(maxlen=REMEMBERED)
+
+    @property
+    def said(self) -> list[str]:
+        """The last lines, but none from before `forget`."""
+        return list(self._said)
+
+    def forget(self) -> None:
+        """Take nothing that was said so far for the cause of what happens later."""
+        self._said.clear()
 
     def run(self) -> None:
         """Relay until everybody who writes there has ended."""
@@ -61,4 +75,5 @@ class OutputRelay(threading.Thread):
         # A progress bar writes over itself: what stands there at the end counts.
         text = line.decode(errors="replace").rstrip().rpartition("\r")[2]
         if text.strip():
+            self._said.append(text)
             logger.info("%s | %s", self._label, text)

@@ -8,15 +8,12 @@ from pathlib import Path
 
 from sglk.child import ChildProcess
 from sglk.upstream.command import UpstreamCommand
-from sglk.upstream.output import OutputRelay
+from sglk.upstream.output import REMEMBERED, OutputRelay
 
 GRACE_S = 20.0
 """How long it may take to end after SIGTERM, with its workers."""
 
 _LAST_WORDS_S = 2.0
-
-_REMEMBERED = 500
-"""Lines among which the cause of an end is looked for."""
 
 _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
 """An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
@@ -48,10 +45,14 @@ class UpstreamProcess(ChildProcess):
         self._relay.start()
 
     def tail(self, lines: int = 20) -> list[str]:
-        """Return the last non-empty lines of the log; of a process that has ended, the very last."""
+        """Return the last non-empty lines; of a process that has ended, the very last."""
         if self.returncode is not None:
             self._relay.join(_LAST_WORDS_S)
-        return super().tail(lines)
+        return self._relay.said[-lines:]
+
+    def note_ready(self) -> None:
+        """Leave what it has said so far out of why it may end: engines print exceptions that they get over."""
+        self._relay.forget()
 
     def why_it_ended(self, lines: int = 5) -> str | None:
         """Return how it ended, with its last lines; None while it runs."""
@@ -59,7 +60,7 @@ class UpstreamProcess(ChildProcess):
         if code is None:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        said = " / ".join(last_words(self.tail(_REMEMBERED), lines)) or "it printed nothing"
+        said = " / ".join(last_words(self.tail(REMEMBERED), lines)) or "it printed nothing more"
         return f"{self.label} {how}: {said} (log: {self.log})"
 
 

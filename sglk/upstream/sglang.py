@@ -101,6 +101,13 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     arguments.set("--log-level-http", QUIET, "sglk's log")
 
 
+def variables(config: ServeConfig) -> dict[str, str]:
+    """Return the settings that SGLang takes from its environment."""
+    # When one of its processes has died the others hold the port for 65 s, for dumps that need a debugger's set-up;
+    # until then nobody starts it again.
+    return {"SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
+
+
 def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
     arguments.set("--model-path", model, "model")
     add_model_names(arguments, config, model)

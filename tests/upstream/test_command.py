@@ -84,6 +84,12 @@ def test_a_chips_environment_and_flags_come_from_its_files() -> None:
     assert value(taken_away, "--attention-backend") == "triton"
 
 
+def test_a_crash_is_over_at_once_unless_its_dumps_are_wanted() -> None:
+    switch = "SGLANG_CUDA_COREDUMP_BEFORE_CRASH"
+    assert command("sglang").environment[switch] == "0"
+    assert switch not in command("sglang", environ={switch: "1"}).environment
+
+
 def test_each_replica_sees_its_own_devices() -> None:
     words = ["engine=sglang", "chip=h100", "model=qwen32b", "groups='cuda:0,cuda:1;cuda:2,cuda:3'", "runtime.tp_size=2"]
     made = [compose_command(each.config) for each in replica_configs(compose("serve", words))]

@@ -129,6 +129,7 @@ def main() -> None:
         worker = subprocess.Popen(["sleep", "3600"], start_new_session=True)
         with Path(pids).open("a") as file:
             print(os.getpid(), worker.pid, known.port, file=file)
+    print("ConnectionRefusedError: as engines say while they start, and go on", flush=True)
     uvicorn.run(App(known.served_model_name), host=known.host, port=known.port, log_level="warning")
 
 
