@@ -124,6 +124,8 @@ def _check_types(sampling: SamplingParams) -> None:
     for name in _NUMBERS:
         if not _is_number(getattr(sampling, name)):
             raise _refuse(name, getattr(sampling, name), "a number")
+    if not isinstance(sampling.ignore_eos, bool):
+        raise _refuse("ignore_eos", sampling.ignore_eos, "True or False")
     if not _is_list(sampling.stop, lambda text: isinstance(text, str)):
         raise _refuse("stop", sampling.stop, "a list of strings")
     if not _is_list(sampling.stop_token_ids, _is_integer):
@@ -140,7 +142,13 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_bias(value: object) -> bool:

@@ -7,6 +7,9 @@ from pydantic_core import from_json
 
 from sglk.errors import RequestError
 
+ROLE_ALIASES = {"developer": "system"}
+"""OpenAI's newer name of a role that open models know by the older one."""
+
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return `messages` with text contents; nulls are left out and the arguments of tool calls parsed.
@@ -22,6 +25,7 @@ def _plain_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"`{where}` must be an object with a `role`", param=where, code="invalid_message")
     plain = {key: value for key, value in message.items() if value is not None}
+    plain["role"] = ROLE_ALIASES.get(plain["role"], plain["role"])
     if "content" in plain:
         plain["content"] = _text(plain["content"], f"{where}.content")
     if "tool_calls" in plain:

@@ -23,9 +23,6 @@ from sglk.server.sessions import session_of
 from sglk.server.spelling import Spelling
 from sglk.server.streaming import EventStream, dump, unless_client_leaves
 
-ROLE_ALIASES = {"developer": "system"}
-"""OpenAI's newer name of a role that open models know by the older one."""
-
 RESERVED_VARIABLES = frozenset({"messages", "tools"})
 """Template variables that have request fields of their own."""
 
@@ -113,9 +110,5 @@ async def _prompt(deployment: Deployment, body: ChatBody) -> TokenIds:
     if reserved := RESERVED_VARIABLES & variables.keys():
         text = f"`chat_template_kwargs` must not set {', '.join(sorted(reserved))}"
         raise RequestError(text, param="chat_template_kwargs")
-    messages = [{**message, "role": _role(message.get("role"))} for message in body.messages]
-    return await encode(deployment, deployment.chat_template.render(messages, **variables), "messages", special=False)
-
-
-def _role(role: Any) -> Any:
-    return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
+    text = deployment.chat_template.render(body.messages, **variables)
+    return await encode(deployment, text, "messages", special=False)

@@ -5,11 +5,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sglk.engine.choices import for_choice
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.bridge import Generation
 from sglk.server.deployment import Deployment
-from sglk.server.sampling import check_choices, for_choice
+from sglk.server.sampling import check_choices
 
 LONG_TEXT_CHARACTERS = 16384
 """Longer texts are tokenised in a thread, so that health probes and streams go on meanwhile."""

@@ -1,7 +1,5 @@
 """Sampling fields of the request bodies, and the SamplingParams that they become."""
 
-import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -96,18 +94,6 @@ def sampling_params(fields: SamplingFields, **more: Any) -> SamplingParams:
         logit_bias=_biases(fields.logit_bias or {}),
         grammar=grammar_of(fields),
     )
-
-
-def for_choice(params: SamplingParams, index: int) -> SamplingParams:
-    """Return `params` for answer number `index` of one request.
-
-    The first keeps the request's seed; each other one gets a seed of its own, derived from it, so that samples differ
-    and the same request gives the same samples again.
-    """
-    if params.seed is None or index == 0:
-        return params
-    digest = hashlib.blake2b(f"{params.seed}/{index}".encode(), digest_size=8).digest()
-    return dataclasses.replace(params, seed=int.from_bytes(digest, "big") >> 1)
 
 
 def check_choices(n: int | None, limit: int) -> int:

@@ -105,6 +105,8 @@ def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
         ("top_k", 1.5),
         ("logprobs", True),
         ("temperature", "hot"),
+        ("temperature", 10**400),
+        ("ignore_eos", "yes"),
         ("temperature", None),
         ("grammar", "yes|no"),
         ("grammar", Grammar("json_schema", {"type": "integer"})),  # type: ignore[arg-type]

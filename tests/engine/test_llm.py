@@ -1,4 +1,6 @@
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,14 +9,14 @@ import pytest
 from sglk import LLM, SamplingParams
 from sglk.engine.messages import Grammar
 from sglk.errors import ConfigError, RequestError
-from sglk.testing.tiny import write_tiny_model
+from sglk.testing.tiny import CHATML, write_tiny_model
 
 GREEDY = SamplingParams(max_new_tokens=6, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    folder = write_tiny_model(tmp_path_factory.mktemp("tiny") / "it's a model")
+    folder = write_tiny_model(tmp_path_factory.mktemp("tiny") / "it's a model", chat_template=CHATML)
     with LLM(str(folder), max_total_tokens=512, num_threads=1, schedule_policy="lpm", kv_cache_dtype="auto") as llm:
         yield llm
 
@@ -103,3 +105,68 @@ def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
 def test_unknown_runtime_parameter_is_named() -> None:
     with pytest.raises(ConfigError, match="page_sise"):
         LLM("smollm2", page_sise=4)
+
+
+def test_n_answers_to_a_prompt_differ_and_follow_its_seed(llm: LLM) -> None:
+    seeded = SamplingParams(max_new_tokens=8, seed=7, ignore_eos=True)
+    answers = [one.token_ids for one in llm.generate(["ab", "c"], seeded, n=3)]
+
+    assert len(answers) == len(set(answers)) == 6
+    assert [one.token_ids for one in llm.generate(["ab", "c"], seeded, n=3)] == answers
+    assert [one.token_ids for one in llm.generate("ab", seeded)] == answers[:1]
+    with pytest.raises(RequestError, match="n=0 is not allowed"):
+        llm.generate("ab", seeded, n=0)
+
+
+def test_a_chat_is_the_prompt_that_its_template_makes(llm: LLM) -> None:
+    hello = [{"role": "user", "content": "hi"}]
+    (answer,) = llm.chat(hello, GREEDY)
+
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert answer.prompt_ids == tuple(llm.engine.tokenizer.encode(prompt, add_special_tokens=False))
+    assert [one.token_ids for one in llm.chat([hello, hello], GREEDY)] == [answer.token_ids] * 2
+    without = prompt.removesuffix("<|im_start|>assistant\n")
+    bare = llm.chat(hello, GREEDY, add_generation_prompt=False)[0]
+    assert bare.prompt_ids == tuple(llm.engine.tokenizer.encode(without, add_special_tokens=False))
+
+
+def test_no_chats_have_no_answers(llm: LLM) -> None:
+    assert llm.chat([]) == []
+
+
+@pytest.mark.parametrize("messages", ["hi", [5], [[]], [[{"content": "hi"}]], [{"role": "user", "content": 5}]])
+def test_what_is_no_chat_is_refused_in_one_line(llm: LLM, messages: Any) -> None:
+    with pytest.raises(RequestError, match=r"^[^\n]+$"):
+        llm.chat(messages, GREEDY)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_is_told_that_it_has_no_engine(llm: LLM) -> None:
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("hello", GREEDY)
+        except RequestError as error:
+            os.write(tell, str(error).encode())
+        finally:
+            llm.engine.shutdown()
+            os._exit(0)
+    os.close(tell)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(told) as answer:
+        assert "forked from the one that runs the engine" in answer.read()
+    assert llm.generate("hello", GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("on_its_own_thread", [False, True])
+def test_the_engine_stops_when_nothing_refers_to_it(tmp_path: Path, on_its_own_thread: bool) -> None:
+    references = [LLM(write_tiny_model(tmp_path), max_total_tokens=64, num_threads=1)]
+    engine = references[0].engine
+    if on_its_own_thread:
+        engine._inbox.post(references.clear)
+    else:
+        references.clear()
+    engine._thread.join(30)
+    assert not engine.is_alive
+    assert engine.failure is None
