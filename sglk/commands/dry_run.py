@@ -25,8 +25,9 @@ def print_commands(replicas: Sequence[ReplicaConfig]) -> None:
             "--dry-run prints the command of an upstream engine, and engine=native runs in sglk's own process; choose"
             " engine=sglang or engine=vllm"
         )
-    for number, (name, config) in enumerate(each for replica in launched for each in _machines(replica)):
-        command = compose_command(config, port=FIRST_PORT + number, environ=os.environ)
+    machines = ((replica, each) for replica in launched for each in _machines(replica))
+    for number, (replica, (name, config)) in enumerate(machines):
+        command = compose_command(config, port=FIRST_PORT + number, environ=os.environ, inherited=replica.inherited)
         judge = _judge(command)
         print(f"# {name}: {judge}")
         print("\n".join(f"# {note}" for note in command.notes), end="\n" * bool(command.notes))

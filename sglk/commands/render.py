@@ -53,7 +53,7 @@ def _is_upstream(replica: ReplicaConfig) -> bool:
 
 
 def _command(replica: ReplicaConfig) -> str:
-    return compose_command(replica.config).shell()
+    return compose_command(replica.config, inherited=replica.inherited).shell()
 
 
 def _print(files: Mapping[str, str]) -> None:

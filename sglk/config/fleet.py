@@ -12,6 +12,7 @@ from sglk.config.compose import Composed, compose
 from sglk.config.groups import SIMULATED
 from sglk.config.keys import lookup
 from sglk.config.schema import GroupConfig, RuntimeConfig, ServeConfig
+from sglk.config.sources import inherited_runtime
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, nearest
 
@@ -43,6 +44,8 @@ class ReplicaConfig:
     group: GroupConfig
     config: ServeConfig
     """A deployment of this replica alone."""
+    inherited: frozenset[str] = frozenset()
+    """Runtime parameters that come from the files of a chip or a profile, and were not stated for this deployment."""
     note: str | None = None
     """Why it has as many devices as it has, for its log; None where that was said, or is one."""
 
@@ -72,7 +75,7 @@ def replica_configs(composed: Composed[Any], config_dir: str | Path | None = Non
 
 
 def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> Iterator[ReplicaConfig]:
-    bases: dict[str, ServeConfig] = {}
+    bases: dict[str, tuple[ServeConfig, frozenset[str]]] = {}
     tp_size, ranks = None, 1
     for index, device in enumerate(group.devices):
         if index % ranks:
@@ -80,10 +83,12 @@ def _replicas(composed: Composed[Any], group: GroupConfig, config_dir: str | Pat
         kind = device.partition(":")[0]
         if kind not in bases:
             bases[kind] = _base(composed, group, kind, config_dir)
-        runtime = _runtime(bases[kind].runtime, group)
+        base, inherited = bases[kind]
+        runtime = _runtime(base.runtime, group)
         if index == 0:
             tp_size, ranks = runtime.tp_size, _ranks(group, ranks_of(runtime))
-        yield _replica(replace(bases[kind], runtime=replace(runtime, tp_size=tp_size)), group, index // ranks, ranks)
+        replica = _replica(replace(base, runtime=replace(runtime, tp_size=tp_size)), group, index // ranks, ranks)
+        yield replace(replica, inherited=inherited - group.runtime.keys())
 
 
 def _remote(composed: Composed[Any], group: GroupConfig, config_dir: str | Path | None) -> ReplicaConfig:
@@ -126,8 +131,13 @@ def _check_kind(group: GroupConfig, devices: Sequence[str]) -> None:
         )
 
 
-def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: str | Path | None) -> ServeConfig:
-    """Return the deployment of the group's chip and model, with backend `kind`; a simulated one with `backend=sim`."""
+def _base(
+    composed: Composed[Any], group: GroupConfig, kind: str, config_dir: str | Path | None
+) -> tuple[ServeConfig, frozenset[str]]:
+    """Return the deployment of the group's chip and model, with backend `kind`, and what of it files say.
+
+    It is a simulated one with `backend=sim`.
+    """
     config = composed.config
     simulated = SIMULATED in (kind, config.backend.name)
     backend = SIMULATED if simulated else kind
@@ -135,17 +145,18 @@ def _base(composed: Composed[Any], group: GroupConfig, kind: str, config_dir: st
     chip = group.chip or (config.chip.name if own else kind)
     model = group.model or config.model.name
     if (chip, model, backend) == (config.chip.name, config.model.name, config.backend.name):
-        return ServeConfig(**{field.name: getattr(config, field.name) for field in fields(ServeConfig)})
+        own_fields = {field.name: getattr(config, field.name) for field in fields(ServeConfig)}
+        return ServeConfig(**own_fields), inherited_runtime(composed.sources)
     typed = [*shared_words(composed.words, group), f"chip={chip}"]
     typed += [f"model={model}"] if group.model else []
     typed += [f"backend={SIMULATED}"] if simulated else []
     try:
-        config = compose("serve", typed, config_dir).config
+        found = compose("serve", typed, config_dir)
     except ConfigError as error:
         raise ConfigError(f"device group {group.name!r}: {error}") from error
-    if backend != config.backend.name:
-        raise ConfigError(f"device group {group.name!r} {_other_kind(kind, chip, config.chip.backend)}")
-    return config
+    if backend != found.config.backend.name:
+        raise ConfigError(f"device group {group.name!r} {_other_kind(kind, chip, found.config.chip.backend)}")
+    return found.config, inherited_runtime(found.sources)
 
 
 def _other_kind(kind: str, chip: str, driver: str) -> str:

@@ -1,7 +1,7 @@
 """Which file, or the command line, each runtime value comes from."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,12 @@ def runtime_sources(overrides: Sequence[str], layers: Sequence[Layer]) -> dict[s
         elif override.key_or_group.startswith("runtime."):
             sources[override.key_or_group] = "command line"
     return sources
+
+
+def inherited_runtime(sources: Mapping[str, str]) -> frozenset[str]:
+    """Return the runtime parameters that a chip's file or a tuned profile says, and nobody has stated."""
+    found = (name for name, source in sources.items() if source.startswith(("chip ", "profile ")))
+    return frozenset(name.removeprefix("runtime.") for name in found)
 
 
 def raw_value(path: str, overrides: Sequence[str], layers: Sequence[Layer]) -> tuple[str, str] | None:

@@ -73,7 +73,7 @@ def _on_machine(replica: ReplicaConfig, elsewhere: bool) -> tuple[list[ReplicaCo
     choice = choose(config, range(1, _devices_of(config, elsewhere) + 1))
     kind = config.groups[0].devices[0].partition(":")[0]
     group = replace(replica.group, devices=[f"{kind}:{index}" for index in range(choice.size)])
-    return [_replica(config, group, group.devices, 0, choice)], choice
+    return [_replica(replica, group, group.devices, 0, choice)], choice
 
 
 def _devices_of(config: ServeConfig, elsewhere: bool) -> int:
@@ -91,17 +91,20 @@ def _in_group(members: list[ReplicaConfig]) -> tuple[list[ReplicaConfig], Choice
     group = members[0].group
     devices = [each.config.groups[0].devices[0] for each in members]
     joined = [
-        _replica(each.config, group, devices[index : index + choice.size], index // choice.size, choice)
+        _replica(each, group, devices[index : index + choice.size], index // choice.size, choice)
         for index, each in enumerate(members)
         if index % choice.size == 0
     ]
     return joined, choice
 
 
-def _replica(config: ServeConfig, group: GroupConfig, devices: list[str], number: int, choice: Choice) -> ReplicaConfig:
+def _replica(
+    sample: ReplicaConfig, group: GroupConfig, devices: list[str], number: int, choice: Choice
+) -> ReplicaConfig:
+    config = sample.config
     own = replace(
         config,
         runtime=replace(config.runtime, tp_size=choice.size),
         groups=[replace(config.groups[0], devices=devices)],
     )
-    return ReplicaConfig(f"{group.name}/{number}", group, own, choice.note)
+    return replace(sample, name=f"{group.name}/{number}", group=group, config=own, note=choice.note)

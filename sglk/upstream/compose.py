@@ -1,8 +1,7 @@
 """From one replica's configuration to the command that starts its upstream engine."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,37 +14,16 @@ from sglk.config.profiles import NATIVE
 from sglk.config.schema import ModelConfig, ServeConfig
 from sglk.errors import ConfigError, SglkError
 from sglk.models.files import find_files
-from sglk.upstream import sglang, vllm
 from sglk.upstream.arguments import Arguments
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.devices import visible
+from sglk.upstream.dialects import DIALECTS, Dialect
+from sglk.upstream.fit import fitted
 from sglk.upstream.table import flag_table
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 30000
 """What is shown where no port has been chosen yet."""
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How settings are said to one engine."""
-
-    module: str
-    """What the interpreter runs."""
-    add_arguments: Callable[[Arguments, ServeConfig, str], None]
-    owned: Mapping[str, str]
-    """Setting of sglk per flag that it alone decides."""
-    variables: Callable[[ServeConfig], dict[str, str]]
-    key_variable: str | None = None
-    """Variable that it reads its API key from; None = from the command line alone, where everybody sees it."""
-    worker: tuple[str, ...] = ()
-    """What the interpreter runs on machines other than the first; empty = the same."""
-
-
-DIALECTS = {
-    "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED, sglang.variables),
-    "vllm": Dialect(vllm.MODULE, vllm.add_arguments, vllm.OWNED, vllm.variables, vllm.KEY_VARIABLE, vllm.WORKER),
-}
 
 
 def compose_command(
@@ -54,13 +32,16 @@ def compose_command(
     port: int = FIRST_PORT,
     environ: Mapping[str, str] = MappingProxyType({}),
     key: str | None = None,
+    inherited: Collection[str] = (),
 ) -> UpstreamCommand:
     """Return the command for a deployment of one replica.
 
     The engine listens on the loopback interface alone, for sglk's router. `environ` is what its process inherits: none
-    of its variables is set another time. `key` is one that the engine may ask the router for. Raises ConfigError, or
-    ModelLoadError for a model that is nowhere, for what the version cannot do or does not know.
+    of its variables is set another time. `key` is one that the engine may ask the router for, `inherited` are the
+    runtime parameters that nobody stated for this engine. Raises ConfigError, or ModelLoadError for a model that is
+    nowhere, for what the version cannot do or does not know.
     """
+    config, left_out = fitted(config, inherited)
     engine = config.engine
     dialect = DIALECTS[engine.name]
     if config.backend.name == SIMULATED:
@@ -77,7 +58,7 @@ def compose_command(
         argv=(engine.python or sys.executable, "-m", *_entry(config, dialect), *arguments.words()),
         environment=MappingProxyType(dict(_environment(config, dialect, environ))),
         secrets=MappingProxyType(secrets),
-        notes=(*arguments.notes, *_notes(config)),
+        notes=(*left_out, *arguments.notes, *_notes(config)),
         url=f"http://{LOOPBACK}:{port}",
     )
 

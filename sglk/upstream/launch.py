@@ -67,7 +67,13 @@ def free_port() -> int:
 
 
 def _start(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine:
-    command = compose_command(replica.config, port=free_port(), environ=os.environ, key=secrets.token_urlsafe(24))
+    command = compose_command(
+        replica.config,
+        port=free_port(),
+        environ=os.environ,
+        key=secrets.token_urlsafe(24),
+        inherited=replica.inherited,
+    )
     key = next(iter(command.secrets.values()), None)
     require_installed(command)
     for note in command.notes:

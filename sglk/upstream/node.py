@@ -42,7 +42,7 @@ def run_node(replica: ReplicaConfig, sleep: Callable[[float], None] = time.sleep
 
 def _run_once(replica: ReplicaConfig) -> str:
     """Run until it ends; returns how it ended."""
-    command = compose_command(replica.config, port=free_port(), environ=os.environ)
+    command = compose_command(replica.config, port=free_port(), environ=os.environ, inherited=replica.inherited)
     require_installed(command)
     for note in command.notes:
         logger.info("%s: %s", replica.name, note)

@@ -1,9 +1,17 @@
 """From a deployment to SGLang's command line."""
 
 from sglk.config.schema import ServeConfig
-from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, add_model_names, kv_cache_dtype, log_level, page_size, refuse
+from sglk.upstream.names import (
+    DTYPES,
+    QUIET,
+    add_model_names,
+    kv_cache_dtype,
+    log_level,
+    page_size,
+    quantization,
+    refuse,
+)
 
 MODULE = "sglang.launch_server"
 
@@ -70,13 +78,11 @@ OWNED = {
 
 
 def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None:
-    """Add everything but the address; raises ConfigError for settings that this version has no equivalent of."""
+    """Add everything but the address; raises NoEquivalent for what this version has no words for."""
     _model(arguments, config, model)
     runtime, title = config.runtime, arguments.table.title
     if runtime.device_memory_gib is not None:
-        raise refuse(
-            "runtime.device_memory_gib", f"{runtime.device_memory_gib:g}", title, "lower runtime.mem_fraction_static"
-        )
+        raise refuse("device_memory_gib", f"{runtime.device_memory_gib:g}", title, "lower runtime.mem_fraction_static")
     for name, flag in VALUES.items():
         if (value := getattr(runtime, name)) is not None:
             arguments.set(flag, value, f"runtime.{name}")
@@ -91,7 +97,9 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     arguments.set("--tp-size", len(config.groups[0].devices), "runtime.tp_size")
     _machines(arguments, config)
     _policy(arguments, config)
-    _quantization(arguments, config)
+    if runtime.quantization is not None:
+        word = quantization(runtime.quantization, QUANTIZATION, title)
+        arguments.set("--quantization", word, "runtime.quantization")
     if runtime.disable_cuda_graph:
         for phase in ("decode", "prefill"):
             arguments.set(f"--cuda-graph-backend-{phase}", "disabled", "runtime.disable_cuda_graph")
@@ -129,19 +137,7 @@ def _policy(arguments: Arguments, config: ServeConfig) -> None:
     flag = arguments.table.require("--schedule-policy")
     if policy not in flag.choices:
         have = ", ".join(ours for ours, theirs in POLICIES.items() if theirs in flag.choices)
-        raise refuse("runtime.schedule_policy", runtime.schedule_policy, title, f"choose one of {have}")
+        raise refuse("schedule_policy", runtime.schedule_policy, title, f"choose one of {have}")
     if runtime.schedule_policy == "lpm" and runtime.disable_radix_cache:
         arguments.note("without a prefix cache SGLang takes schedule_policy=lpm for fcfs")
     arguments.set("--schedule-policy", policy, "runtime.schedule_policy")
-
-
-def _quantization(arguments: Arguments, config: ServeConfig) -> None:
-    asked = config.runtime.quantization
-    if asked is None:
-        return
-    if asked not in QUANTIZATION:
-        raise ConfigError(
-            f"runtime.quantization={asked}: {arguments.table.title} does not make it from a plain checkpoint; allowed:"
-            f" null, {', '.join(QUANTIZATION)}"
-        )
-    arguments.set("--quantization", QUANTIZATION[asked], "runtime.quantization")

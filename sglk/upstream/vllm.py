@@ -4,9 +4,17 @@ import json
 
 from sglk.config.check_nodes import split_address
 from sglk.config.schema import ServeConfig
-from sglk.errors import ConfigError
 from sglk.upstream.arguments import Arguments
-from sglk.upstream.names import DTYPES, QUIET, add_model_names, kv_cache_dtype, log_level, page_size, refuse
+from sglk.upstream.names import (
+    DTYPES,
+    QUIET,
+    add_model_names,
+    kv_cache_dtype,
+    log_level,
+    page_size,
+    quantization,
+    refuse,
+)
 
 MODULE = "vllm.entrypoints.openai.api_server"
 
@@ -73,7 +81,7 @@ _STEP = (
 
 
 def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None:
-    """Add everything but the address; raises ConfigError for settings that this version has no equivalent of."""
+    """Add everything but the address; raises NoEquivalent for what this version has no words for."""
     _refusals(arguments, config)
     _model(arguments, config, model)
     runtime, title = config.runtime, arguments.table.title
@@ -91,7 +99,8 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
     arguments.set("--tensor-parallel-size", len(config.groups[0].devices), "runtime.tp_size")
     _machines(arguments, config)
     if runtime.quantization is not None:
-        arguments.set("--quantization", _quantization(config, title), "runtime.quantization")
+        word = quantization(runtime.quantization, QUANTIZATION, title)
+        arguments.set("--quantization", word, "runtime.quantization")
     _graphs(arguments, config)
     # What sglk's router reads: how much of a prompt was cached.
     arguments.set("--enable-prompt-tokens-details", True, "sglk's metrics")
@@ -109,16 +118,14 @@ def variables(config: ServeConfig) -> dict[str, str]:
 def _refusals(arguments: Arguments, config: ServeConfig) -> None:
     runtime, title = config.runtime, arguments.table.title
     if runtime.schedule_policy != "fcfs":
-        raise refuse("runtime.schedule_policy", runtime.schedule_policy, title, "write runtime.schedule_policy=fcfs")
+        raise refuse("schedule_policy", runtime.schedule_policy, title, "write runtime.schedule_policy=fcfs")
     if runtime.schedule_conservativeness != 1.0:
         given = f"{runtime.schedule_conservativeness:g}"
-        raise refuse("runtime.schedule_conservativeness", given, title, "write runtime.schedule_conservativeness=1.0")
+        raise refuse("schedule_conservativeness", given, title, "write runtime.schedule_conservativeness=1.0")
     if runtime.allow_auto_truncate:
-        raise refuse("runtime.allow_auto_truncate", "true", title, "leave it out")
+        raise refuse("allow_auto_truncate", "true", title, "leave it out")
     if runtime.device_memory_gib is not None:
-        raise refuse(
-            "runtime.device_memory_gib", f"{runtime.device_memory_gib:g}", title, "lower runtime.mem_fraction_static"
-        )
+        raise refuse("device_memory_gib", f"{runtime.device_memory_gib:g}", title, "lower runtime.mem_fraction_static")
 
 
 def _model(arguments: Arguments, config: ServeConfig, model: str) -> None:
@@ -163,16 +170,6 @@ def _chunks(arguments: Arguments, config: ServeConfig) -> None:
         )
     arguments.set("--max-num-batched-tokens", tokens, key)
     arguments.set("--enable-chunked-prefill", chunked, key)
-
-
-def _quantization(config: ServeConfig, title: str) -> str:
-    asked = str(config.runtime.quantization)
-    if asked not in QUANTIZATION:
-        raise ConfigError(
-            f"runtime.quantization={asked}: {title} does not make it from a plain checkpoint; allowed: null,"
-            f" {', '.join(QUANTIZATION)}"
-        )
-    return QUANTIZATION[asked]
 
 
 def _graphs(arguments: Arguments, config: ServeConfig) -> None:

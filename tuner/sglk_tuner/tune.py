@@ -10,8 +10,10 @@ from sglk.bench.run import Progress
 from sglk.bench.target import LaunchedServer
 from sglk.commands.terminal import console as terminal
 from sglk.config.compose import Composed
+from sglk.config.sources import inherited_runtime
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
+from sglk.upstream.fit import fitted
 from sglk_tuner import finding
 from sglk_tuner.display import Display, plan_text, result_table
 from sglk_tuner.engine import Engine, Launch
@@ -36,12 +38,12 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
 
     Raises RunError when no setting completed, ConfigError for what cannot be searched.
     """
-    config = _effective(composed.config)
+    config, left_out = fitted(_effective(composed.config), inherited_runtime(composed.sources))
     goals, space = goals_of(config), build_space(config)
     default = params_of(config, space.candidates)
     proposals = Proposals(space, default, goals, config.search)
     console = terminal()
-    for notice in [*space.notices, *proposals.notices]:
+    for notice in [*left_out, *space.notices, *proposals.notices]:
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
     if dry_run:
         console.print(plan_text(config, space, proposals), highlight=False, markup=False, soft_wrap=True)
