@@ -49,6 +49,10 @@ class Capabilities:
     """Whether the KV pool holds pages [N, K, P, D], each head's P tokens side by side, instead of slots [S, K, D]."""
     collectives: str | None = None
     """Library that adds tensors over several devices (`gloo`, `nccl`, ...); None = no tensor parallelism."""
+    exact_ranks: bool = False
+    """Whether ranks give the bits of a model in one piece unless they are told otherwise: each computes whole sums for
+    some outputs, in place of a part of all sums. It takes more traffic between devices, and products that compute an
+    output in the same way whatever others stand beside it."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class DeviceBackend(ABC):
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         """Join the `size` ranks of one model, which meet in `store`, through the library that `collectives` names.
 
-        The group is not torch's default one: a process can be in several. Its sums give every rank the same bits, and
+        The group is not torch's default one: a process can be in several. It gives every rank the same bits; exchanges
         raise RuntimeError when a rank is gone or nothing comes for `timeout`; those that nobody waits for are an
         AsynchronousGroup's, which tells it afterwards. Raises BackendError where the chip has no such library.
         """

@@ -1,4 +1,4 @@
-"""Sums over several devices, by whichever library the chip has for them."""
+"""Sums and gathers over several devices, by whichever library the chip has for them."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """A sum that is under way."""
+    """An exchange that is under way."""
 
     def wait(self) -> object:
         """Return when the result can be used by what follows on the device's stream."""
@@ -22,13 +22,16 @@ class ProcessGroup(Protocol):
     def allreduce(self, tensors: list[torch.Tensor]) -> Work:
         """Replace the one tensor in `tensors` by its sum over all ranks."""
 
+    def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> Work:
+        """Fill the one list in `output_tensors` with what each rank has as the one tensor in `input_tensors`."""
+
 
 @runtime_checkable
 class AsynchronousGroup(ProcessGroup, Protocol):
-    """One whose sums are in the order of the device's stream: that one has failed is found out later."""
+    """One that works in the order of the device's stream: that an exchange has failed is found out later."""
 
     def failure(self) -> str | None:
-        """Return why the sums so far mean nothing, None where they do; asked when a step's results have been read."""
+        """Return why the exchanges so far mean nothing, None where they do; asked once a step's results are read."""
 
 
 def join_gloo(store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:

@@ -52,6 +52,7 @@ class CpuBackend(DeviceBackend):
         default_dtype="fp32",
         host_memory=True,
         collectives="gloo",
+        exact_ranks=True,
     )
     device = torch.device("cpu")
     verified_on = "x86-64 processors"

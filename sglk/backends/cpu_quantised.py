@@ -25,7 +25,7 @@ def register_cpu_quantised_ops(ops: OpRegistry) -> None:
         ops.register(reference.linear_w8a8, PROVIDER, linear_w8a8, one_of("group_size", -1))
         whole = (one_of("scheme", "w8a8"), one_of("group_size", -1))
         ops.register(run_quantised_experts, PROVIDER, run_experts_w8a8, *whole)
-    for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8, reference.linear_scattered):
+    for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8):
         ops.register(op, PROVIDER, linear_by_blocks)
 
 

@@ -32,6 +32,10 @@ class NcclSums:
         """Replace the one tensor in `tensors` by its sum over all ranks."""
         return cast(Work, self._group.allreduce(tensors))
 
+    def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> Work:
+        """Fill the one list in `output_tensors` with what each rank has as the one tensor in `input_tensors`."""
+        return cast(Work, self._group.allgather(output_tensors, input_tensors))
+
     def failure(self) -> str | None:
         """Return what the watchdog has found, such as `TIMEOUT`, or None."""
         found = self._group.get_error().name

@@ -21,7 +21,7 @@ FEWEST_TOKENS = 17
 
 def register_cuda_quantised_ops(ops: OpRegistry, provider: str, compute_capability: tuple[int, int]) -> None:
     """Offer every scheme: products in int8 where shapes are multiples of 8, in fp8 from compute capability 9.0 on."""
-    for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8, reference.linear_scattered):
+    for op in (reference.linear_w8a16, reference.linear_w4a16, reference.linear_fp8):
         ops.register(op, provider, linear_dequantised)
     ops.register(reference.linear_w8a8, provider, reference.linear_w8a8.reference)
     ops.register(run_quantised_experts, provider, run_quantised_experts.reference)

@@ -111,7 +111,6 @@ RESULTS: dict[Op[..., Any], Result] = {
     quantised_linear.linear_w8a16: _linear,
     quantised_linear.linear_w4a16: _linear,
     quantised_linear.linear_fp8: _linear,
-    quantised_linear.linear_scattered: _linear,
     moe_ops.route: _route,
     moe_ops.route_grouped: _route_grouped,
     moe_ops.run_experts: _like_first,

@@ -15,8 +15,7 @@ MIDDLE = 8
 class QuantisedMatrix:
     """W[o, order[e]] = (values[o, e] - zeros[o, group[e]]) * scales[o, group[e]].
 
-    Columns lie group by group, the last of which may be shorter than `group_size`: group[e] = e // group_size. Where
-    they are scattered over the groups, `groups_E` says it.
+    Columns lie group by group, the last of which may be shorter than `group_size`: group[e] = e // group_size.
     """
 
     values: torch.Tensor
@@ -29,8 +28,8 @@ class QuantisedMatrix:
     """Stored value that means 0, of any dtype and not always whole; absent = 8 for 4-bit values, 0 for others."""
     order_E: torch.Tensor | None = None
     """int64: the input that each column belongs to; absent = columns are in the order of inputs."""
-    groups_E: torch.Tensor | None = None
-    """int64: the group of each column; absent = they lie group by group. With `linear_scattered` alone."""
+    matrices: int = 1
+    """Of one shape, such as those of experts, that lie one below the other and share `order_E`."""
 
     @property
     def four_bit(self) -> bool:
@@ -46,25 +45,13 @@ class QuantisedMatrix:
     @property
     def nbytes(self) -> int:
         """Memory of all parts, in bytes."""
-        parts = (self.values, self.scales_OG, self.zeros_OG, self.order_E, self.groups_E)
+        parts = (self.values, self.scales_OG, self.zeros_OG, self.order_E)
         return sum(part.nbytes for part in parts if part is not None)
 
     def rows(self, chosen: slice) -> "QuantisedMatrix":
-        """Return a view of some outputs."""
+        """Return a view of some outputs, as one matrix."""
         zeros = None if self.zeros_OG is None else self.zeros_OG[chosen]
-        return replace(self, values=self.values[chosen], scales_OG=self.scales_OG[chosen], zeros_OG=zeros)
-
-
-def chosen_columns(matrix: QuantisedMatrix, columns_E: torch.Tensor, order_E: torch.Tensor) -> QuantisedMatrix:
-    """Return some columns of a matrix of several groups, and all of its scales; `order_E` = the input of each of them.
-
-    Columns of 4-bit values are even in number.
-    """
-    if matrix.four_bit:
-        values = pack_nibbles(unpack_nibbles(matrix.values)[:, columns_E])
-    else:
-        values = matrix.values[:, columns_E]
-    return replace(matrix, values=values, order_E=order_E, groups_E=columns_E // matrix.group_size)
+        return replace(self, values=self.values[chosen], scales_OG=self.scales_OG[chosen], zeros_OG=zeros, matrices=1)
 
 
 def dequantise(matrix: QuantisedMatrix) -> torch.Tensor:
@@ -103,8 +90,6 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 def _per_column(per_group: torch.Tensor, matrix: QuantisedMatrix) -> torch.Tensor:
     """Return [O, G] figures as fp32 [O, E] or [O, 1]."""
     per_group = per_group.to(torch.float32)
-    if matrix.groups_E is not None:
-        return per_group.index_select(1, matrix.groups_E)
     if per_group.shape[1] == 1:
         return per_group
     return per_group.repeat_interleave(matrix.group_size, dim=1)[:, : matrix.shape[1]]

@@ -1,8 +1,7 @@
 """Linear products with quantised weights in plain torch: the definition of correct for each scheme.
 
 Letters: T tokens, E inputs, O outputs, G groups of inputs that share a scale. Traits: `in_features`, `out_features`,
-`dtype` (of x and y), `group_size` (-1 = one group), `symmetric`, `reordered`; of scattered ones `in_features`,
-`out_features`, `dtype`, `scheme`, `symmetric`.
+`dtype` (of x and y), `group_size` (-1 = one group), `symmetric`, `reordered`.
 """
 
 import torch
@@ -50,15 +49,6 @@ def linear_fp8(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tensor
     """Return y_TO of e4m3 weights and activations as they are.
 
     A chip may round the activations to e4m3 too, each token with a scale of its own, which such checkpoints expect.
-    """
-    return linear_w8a16.reference(x_TE, weight, bias_O)
-
-
-@define_op
-def linear_scattered(x_TE: torch.Tensor, weight: QuantisedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Return y_TO of weights of 4 or 8 bits whose columns have their groups in `groups_E`, and activations as they are.
-
-    So are the inputs that a rank has of a checkpoint with act-order, whose groups take theirs from all ranks.
     """
     return linear_w8a16.reference(x_TE, weight, bias_O)
 

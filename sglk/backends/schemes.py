@@ -25,12 +25,9 @@ class LinearScheme:
         """Return how many scales an output has in a layer of `in_features`."""
         return -(-in_features // self.width(in_features))
 
-    def num_bytes(self, out_features: int, in_features: int, groups: int | None = None) -> int:
-        """Return the memory of a matrix with its scales, in the layout that all chips share (`QuantisedMatrix`).
-
-        `groups` = scales of an output, where they are not those of the inputs alone.
-        """
-        groups = self.groups(in_features) if groups is None else groups
+    def num_bytes(self, out_features: int, in_features: int) -> int:
+        """Return the memory of a matrix with its scales, in the layout that all chips share (`QuantisedMatrix`)."""
+        groups = self.groups(in_features)
         if self.kind == "w4a16":
             return out_features * (in_features // 2 + groups * (2 if self.symmetric else 4))
         return out_features * (in_features + groups * (4 if self.symmetric else 5))

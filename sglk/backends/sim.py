@@ -141,8 +141,14 @@ class SimSums:
         self._clock.charge(sum(self._rates.allreduce_s(tensor.nbytes, self._ranks) for tensor in tensors))
         return self
 
+    def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> "SimSums":
+        """Take the time of the second half of a sum, in which each chip gets what the others have."""
+        size = sum(tensor.nbytes for tensors in output_tensors for tensor in tensors)
+        self._clock.charge(self._rates.allreduce_s(size, self._ranks) / 2)
+        return self
+
     def wait(self) -> None:
-        """Return at once: what follows is queued behind the sum."""
+        """Return at once: what follows is queued behind the exchange."""
 
 
 def _capabilities(chip: ChipConfig) -> Capabilities:

@@ -287,7 +287,6 @@ FORMULAS: dict[str, Callable[..., Work]] = {
     "greedy": greedy,
     "linear": linear,
     "linear_fp8": linear_fp8,
-    "linear_scattered": linear_w8a16,
     "linear_w4a16": linear_w8a16,
     "linear_w8a16": linear_w8a16,
     "linear_w8a8": linear_w8a8,

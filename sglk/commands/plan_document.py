@@ -43,7 +43,7 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "quantization": found.quantization,
         "tp_size": found.tp_size,
         "tp_size_note": plan.note,
-        "tp_sizes": plan.subject.tp_sizes(plan.subject.scheme),
+        "tp_sizes": plan.subject.tp_sizes(),
         "per_device": {
             "memory": room.total,
             "memory_source": room.source,

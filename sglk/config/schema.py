@@ -182,6 +182,11 @@ class RuntimeConfig:
     """Cut an over-long prompt from the left, leaving room for the answer, instead of refusing it."""
     tp_size: Optional[int] = None
     """Tensor-parallel devices per replica; null = as few as hold the weights and one request of full length."""
+    enable_deterministic_inference: Optional[bool] = None
+    """Give a request the same bits on any number of tensor-parallel devices, for more traffic between them.
+
+    null = as the backend has it (on the cpu: yes). For another engine its own setting, which is off unless true.
+    """
     device_memory_gib: Optional[float] = None
     """Memory to plan with; null = the chip's own or what the device reports."""
     num_threads: Optional[int] = None

@@ -9,6 +9,7 @@ FIXED_KEYS = (
     "quantization",
     "load_format",
     "tp_size",
+    "enable_deterministic_inference",
     "num_threads",
     "enable_torch_compile",
     "disable_cuda_graph",

@@ -143,7 +143,8 @@ def _load_ranks(config: ServeConfig, backend: DeviceBackend) -> tuple[ParallelRu
 
 def rank_group(config: ServeConfig, rank: int) -> RankGroup:
     """Return the place of one rank of `config`, not yet joined."""
-    return RankGroup(rank, ranks_of(config.runtime), patience_s(config.router))
+    runtime = config.runtime
+    return RankGroup(rank, ranks_of(runtime), patience_s(config.router), runtime.enable_deterministic_inference)
 
 
 def _for_one_rank(config: ServeConfig) -> ServeConfig:

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from sglk.config.schema import RuntimeConfig
@@ -56,10 +55,10 @@ class RankRunner:
     def _in_step(self, batch: Batch, compute: Callable[[Batch], T]) -> T:
         """Compute `batch`, and stay in step with the other ranks.
 
-        A rank that fails still brings nothing to every sum that the others wait for, so that they get through the step
-        and the next one finds all ranks at the same place. Raises RanksLost when that is no longer possible.
+        A rank that fails still brings nothing to every exchange that the others wait for, so that they get through the
+        step and the next one finds all ranks at the same place. Raises RanksLost when that is no longer possible.
         """
-        self.ranks.sums = 0
+        self.ranks.exchanges = 0
         try:
             result = compute(batch)
             self.ranks.check()
@@ -76,16 +75,16 @@ class RankRunner:
 
     def _catch_up(self, num_tokens: int) -> None:
         try:
-            self.runner.backend.execute_runnable(lambda: self._sum_zeros(num_tokens))
+            self.runner.backend.execute_runnable(lambda: self._bring_nothing(num_tokens))
         except RanksLost:
             raise
         except Exception as error:
             raise RanksLost(f"rank {self.ranks.rank} failed and cannot catch up: {error}") from error
 
-    def _sum_zeros(self, num_tokens: int) -> None:
-        model = self.runner.model
-        for width in model.sum_widths[self.ranks.sums :]:
-            self.ranks.sum(torch.zeros((num_tokens, width), dtype=model.dtype, device=self.runner.backend.device))
+    def _bring_nothing(self, num_tokens: int) -> None:
+        model, device = self.runner.model, self.runner.backend.device
+        for exchange in model.exchanges[self.ranks.exchanges :]:
+            exchange.with_nothing(num_tokens, model.dtype, device)
 
 
 def without_results(batch: Batch) -> Batch:

@@ -7,7 +7,7 @@ import torch
 
 from sglk.attention.base import AttentionBackend
 from sglk.backends import reference
-from sglk.layers.linear import Linear
+from sglk.layers.linear import Linear, OutputLinear
 from sglk.layers.norm import RMSNorm
 from sglk.layers.weights import LayerContext
 
@@ -38,8 +38,7 @@ class SelfAttention:
             f"{name}.v_proj": num_kv_heads * head_dim,
         }
         self.qkv = Linear(context, outputs, hidden_size, bias=qkv_bias)
-        output = {f"{name}.o_proj": hidden_size}
-        self.output = Linear(context, output, num_heads * head_dim, bias=output_bias, summed=True)
+        self.output = OutputLinear(context, f"{name}.o_proj", hidden_size, num_heads * head_dim, output_bias)
         self.head_norms: tuple[RMSNorm, RMSNorm] | None = None
         if head_norm_eps is not None:
             self.head_norms = (
@@ -51,7 +50,7 @@ class SelfAttention:
     def __call__(
         self, x_TE: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, attention: AttentionBackend
     ) -> torch.Tensor:
-        """Return the layer's contribution y_TE; keys and values go to where `attention` keeps them."""
+        """Return this rank's part of the contribution y_TE; keys and values go to where `attention` keeps them."""
         heads = self.qkv(x_TE).view(len(x_TE), -1, self.head_dim)
         values_from = self.num_heads + self.num_kv_heads
         q_THD, k_TKD = self._rotate(heads[:, :values_from], cos_TD, sin_TD)

@@ -11,9 +11,8 @@ import torch
 from sglk.backends import moe_ops
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.schemes import LinearScheme
-from sglk.layers.agreed_experts import AgreedExperts
-from sglk.layers.agreement import must_agree
 from sglk.layers.expert_shape import ExpertShape
+from sglk.layers.gathered_experts import GatheredExperts
 from sglk.layers.product_weight import ProductWeight
 from sglk.layers.quantised_linear import QuantisedWeight
 from sglk.layers.weights import LayerContext, Part
@@ -64,8 +63,8 @@ class QuantisedExperts:
             symmetric=first.symmetric,
         )
         self._experts, self._scheme = shape.experts, first.kind
-        self.gate_up = QuantisedWeight(tuple(gate_up), schemes[0], self._run)
-        self.down = QuantisedWeight(tuple(down), schemes[1], self._run)
+        self.gate_up = QuantisedWeight(tuple(gate_up), schemes[0], self._run, matrices=shape.experts)
+        self.down = QuantisedWeight(tuple(down), schemes[1], self._run, matrices=shape.experts)
         context.weights.extend((self.gate_up, self.down))
 
     def __call__(self, x_TE: torch.Tensor, weights_TC: torch.Tensor, ids_TC: torch.Tensor) -> torch.Tensor:
@@ -76,24 +75,21 @@ class QuantisedExperts:
 
 def choose_experts(
     context: LayerContext, shape: ExpertShape, gate_up: Sequence[Part], down: Sequence[Part]
-) -> Experts | QuantisedExperts | AgreedExperts:
+) -> Experts | QuantisedExperts | GatheredExperts:
     """Return experts as the model's quantisation has them."""
-    schemes = _common_scheme(context, gate_up), _common_scheme(context, down)
-    if schemes[1] is not None and schemes[1].order and context.ranks.size > 1:
-        # No op for all experts at once takes columns that are scattered over their groups.
-        schemes = schemes[0], None
-    if schemes[0] is None or schemes[1] is None:
+    first, second = _common_scheme(context, gate_up), _common_scheme(context, down)
+    if first is None or second is None:
         if any(context.scheme(_layer(part)) for part in (*gate_up, *down)):
             logger.warning(
                 "the experts of %s take the memory of full precision: they are quantised in several ways or orders of "
-                "columns, or in an order that ranks split; a checkpoint without act-order takes less",
+                "columns; a checkpoint without act-order takes less",
                 _layer(down[0]).partition(".experts.")[0],
             )
+        if context.gathers:
+            return GatheredExperts(context, shape, gate_up, down, (None, None))
         return Experts(context, shape, gate_up, down)
-    # Ops for all experts at once round activations that no other rank has a say in.
-    agreed = schemes[1].kind == "w8a8" and must_agree(context, schemes[1], shape.width)
-    kind = AgreedExperts if agreed else QuantisedExperts
-    return kind(context, shape, gate_up, down, (schemes[0], schemes[1]))
+    kind = GatheredExperts if context.gathers else QuantisedExperts
+    return kind(context, shape, gate_up, down, (first, second))
 
 
 def _common_scheme(context: LayerContext, parts: Sequence[Part]) -> LinearScheme | None:

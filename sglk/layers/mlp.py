@@ -3,7 +3,7 @@
 import torch
 
 from sglk.backends import reference
-from sglk.layers.linear import Linear
+from sglk.layers.linear import Linear, OutputLinear
 from sglk.layers.weights import LayerContext
 
 
@@ -15,9 +15,9 @@ class GatedMLP:
     ) -> None:
         gate_up = {f"{name}.gate_proj": intermediate_size, f"{name}.up_proj": intermediate_size}
         self.gate_up = Linear(context, gate_up, hidden_size, bias)
-        self.down = Linear(context, {f"{name}.down_proj": hidden_size}, intermediate_size, bias, summed=True)
+        self.down = OutputLinear(context, f"{name}.down_proj", hidden_size, intermediate_size, bias)
         self._activate = context.op(reference.silu_and_mul, size=intermediate_size)
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
-        """Return the block's contribution y_TE."""
+        """Return this rank's part of the block's contribution y_TE."""
         return self.down(self._activate(self.gate_up(x_TE)))

@@ -39,7 +39,7 @@ class SparseMLP:
         self._route = context.op(moe_ops.route, experts=experts, top_k=top_k, renormalise=renormalise)
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
-        """Return the block's contribution y_TE."""
+        """Return this rank's part of the block's contribution y_TE."""
         logits_TX = self._linear(x_TE, self.router.form(self._linear), None)
         weights_TC, ids_TC = self._route(logits_TX, self.top_k, self.renormalise)
         return self.experts(x_TE, weights_TC, ids_TC)
@@ -54,9 +54,9 @@ class SharedExpertMLP:
         self._linear = context.op(reference.linear, in_features=hidden_size, out_features=1)
         gate = (f"{name}.shared_expert_gate.weight", (1, hidden_size))
         self.gate = ProductWeight(context, (gate,), self._linear)
-        self._add_gated = context.op(moe_ops.add_gated, size=hidden_size)
+        self._add_gated = context.op(moe_ops.add_gated, size=context.share(hidden_size))
 
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
-        """Return the block's contribution y_TE."""
+        """Return this rank's part of the block's contribution y_TE."""
         gate_T1 = self._linear(x_TE, self.gate.form(self._linear), None)
         return self._add_gated(self.chosen(x_TE), gate_T1, self.shared(x_TE))

@@ -12,7 +12,6 @@ from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.schemes import LinearScheme
-from sglk.layers.agreement import SPARE, Agreement, must_agree, with_spare_columns
 from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
 
 OPS: dict[str, Op[..., torch.Tensor]] = {
@@ -42,22 +41,18 @@ class QuantisedProduct:
         in_features: int,
         bias: bool,
         scheme: LinearScheme,
-        *,
-        spare: bool = False,
-        groups: int | None = None,
     ) -> None:
-        """With `spare` the inputs have SPARE columns more, which take part in the rounding alone; `groups` = over how
-        many the columns are scattered, which otherwise lie group by group."""
-        width = in_features + (SPARE if spare else 0)
-        numbers = {"in_features": width, "out_features": sum(outputs.values()), "symmetric": scheme.symmetric}
-        if groups is not None:
-            self._linear = context.op(ops.linear_scattered, scheme=scheme.kind, **numbers)
-        else:
-            one_group = spare or scheme.width(width) == width
-            group_size = -1 if one_group else scheme.group_size
-            self._linear = context.op(OPS[scheme.kind], group_size=group_size, reordered=scheme.order != "", **numbers)
+        one_group = scheme.width(in_features) == in_features
+        self._linear = context.op(
+            OPS[scheme.kind],
+            in_features=in_features,
+            out_features=sum(outputs.values()),
+            group_size=-1 if one_group else scheme.group_size,
+            symmetric=scheme.symmetric,
+            reordered=scheme.order != "",
+        )
         parts = tuple((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
-        self.weight = QuantisedWeight(parts, scheme, self._linear, spare=spare, groups=groups)
+        self.weight = QuantisedWeight(parts, scheme, self._linear)
         context.weights.append(self.weight)
         self.bias: Weight | None = None
         if bias:
@@ -66,25 +61,6 @@ class QuantisedProduct:
     def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
         """Return y_TO."""
         return self._linear(x_TE, self.weight.packed, self.bias.tensor if self.bias else None)
-
-
-class SummedProduct:
-    """One quantised product that is summed over the ranks, each of which has some of the inputs.
-
-    Where the weight is act-order they are of any group, so each rank has the scales of all.
-    """
-
-    def __init__(
-        self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool, scheme: LinearScheme
-    ) -> None:
-        agrees = must_agree(context, scheme, in_features)
-        groups = scheme.groups(in_features * context.ranks.size) if scheme.order else None
-        self._agree = Agreement(context) if agrees else None
-        self.product = QuantisedProduct(context, outputs, in_features, bias, scheme, spare=agrees, groups=groups)
-
-    def __call__(self, x_TE: torch.Tensor) -> torch.Tensor:
-        """Return y_TO before the sum."""
-        return self.product(x_TE if self._agree is None else self._agree(x_TE))
 
 
 class QuantisedWeight:
@@ -96,15 +72,12 @@ class QuantisedWeight:
         scheme: LinearScheme,
         linear: BoundOp[..., torch.Tensor],
         *,
-        spare: bool = False,
-        groups: int | None = None,
+        matrices: int = 1,
     ) -> None:
-        """With `spare` there are SPARE columns of zeros behind those of the checkpoint; `groups` = how many have a
-        scale, where that is not for the inputs alone to say."""
+        """`matrices` = the parts are those of so many matrices of one shape, which lie one below the other."""
         self.parts = parts
         self.scheme = scheme
-        self._spare = spare
-        self._groups = groups
+        self._matrices = matrices
         self._linear = linear
         self._packing = linear.packing
         self._packed: Any = None
@@ -126,7 +99,7 @@ class QuantisedWeight:
         if self._packed is not None:
             return int(self._packed.nbytes)
         outputs, inputs = sum(shape[0] for _, shape in self.parts), self.parts[0][1][1]
-        return self.scheme.num_bytes(outputs, inputs, self._groups) + (outputs * SPARE if self._spare else 0)
+        return self.scheme.num_bytes(outputs, inputs)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, one projection at a time."""
@@ -136,7 +109,7 @@ class QuantisedWeight:
             matrix = self._load_part(part, start, matrix, source, backend)
             start += part[1][0]
         assert matrix is not None
-        self._pack(matrix)
+        self._pack(replace(matrix, matrices=self._matrices))
 
     def _load_part(
         self, part: Part, start: int, matrix: QuantisedMatrix | None, source: TensorSource, backend: DeviceBackend
@@ -149,8 +122,7 @@ class QuantisedWeight:
         return matrix
 
     def _quantised(self, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:
-        matrix = stored if isinstance(stored, QuantisedMatrix) else QUANTISERS[self.scheme.kind](stored, self.scheme)
-        return with_spare_columns(matrix) if self._spare else matrix
+        return stored if isinstance(stored, QuantisedMatrix) else QUANTISERS[self.scheme.kind](stored, self.scheme)
 
     def _pack(self, matrix: QuantisedMatrix) -> None:
         self._packing = self._linear.packing
@@ -180,7 +152,6 @@ def allocate_like(piece: QuantisedMatrix, outputs: int, backend: DeviceBackend) 
         scales_OG=rows_like(piece.scales_OG),
         zeros_OG=None if piece.zeros_OG is None else rows_like(piece.zeros_OG),
         order_E=copied(piece.order_E),
-        groups_E=copied(piece.groups_E),
     )
 
 

@@ -13,6 +13,7 @@ from sglk.backends.ops import BoundOp, Op, P, R
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.schemes import LinearScheme, Quantization
 from sglk.errors import ModelLoadError
+from sglk.parallel.exchange import Exchange
 from sglk.parallel.ranks import ALONE, Ranks
 
 Shape = tuple[int, ...]
@@ -100,8 +101,28 @@ class LayerContext:
     quantization: Quantization = field(default_factory=Quantization)
     ranks: Ranks = ALONE
     """Who hold the model together; layers are built with the sizes of one rank's part."""
-    sum_widths: list[int] = field(default_factory=list)
-    """Of each sum over the ranks that a forward pass makes, in order: how many numbers a token has in it."""
+    gathers: bool = False
+    """Whether the ranks bring the inputs of projections out of a block together, so that each computes whole outputs;
+    else each computes, of the inputs that it has, its part of a sum."""
+    exchanges: list[Exchange] = field(default_factory=list)
+    """What a forward pass brings together, in order."""
+
+    def share(self, outputs: int) -> int:
+        """Return how many of the outputs of a projection out of a block this rank computes."""
+        start, end = self.ranks.share(outputs) if self.gathers else (0, outputs)
+        return end - start
+
+    def gather(self, width: int, lines: int = 1) -> Exchange:
+        """Declare that the ranks lay their parts of `lines` lines of each token side by side, at this point."""
+        return self._exchange(Exchange(self.ranks, width, gathered=True, lines=lines))
+
+    def join(self, width: int) -> Exchange:
+        """Declare the end of a block, where its outputs come together in whichever way."""
+        return self._exchange(Exchange(self.ranks, width, gathered=self.gathers))
+
+    def _exchange(self, exchange: Exchange) -> Exchange:
+        self.exchanges.append(exchange)
+        return exchange
 
     def weight(self, *parts: Part) -> Weight:
         """Declare a weight made of the named tensors."""

@@ -16,9 +16,10 @@ from sglk.errors import ModelLoadError
 from sglk.layers.weights import LayerContext, Shape
 from sglk.models.experts import ExpertNames
 from sglk.models.spec import ModelSpec
-from sglk.models.split import PartWeights, RankPart
+from sglk.models.split import PartWeights, RankPart, gathers
 from sglk.models.stacked_experts import with_experts_apart
 from sglk.models.weights import WeightSource
+from sglk.parallel.exchange import Exchange
 from sglk.parallel.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class CausalLM(ABC):
         self.spec = spec
         self.dtype = dtype
         self.ranks = ranks
-        self.context = LayerContext(backend, dtype, [], spec.quantization, ranks)
+        self.context = LayerContext(backend, dtype, [], spec.quantization, ranks, gathers(spec, ranks, backend))
 
     head: Callable[[torch.Tensor], torch.Tensor]
     """Turns hidden states x_BE, as `trunk` returns them, into logits_BV."""
@@ -54,9 +55,9 @@ class CausalLM(ABC):
         """Return the last hidden states x_TE and fill the KV pool; `attention` has planned the step."""
 
     @property
-    def sum_widths(self) -> list[int]:
-        """Of each sum over the ranks that a forward pass makes, in order: how many numbers a token has in it."""
-        return self.context.sum_widths
+    def exchanges(self) -> list[Exchange]:
+        """What a forward pass brings together from all ranks, in order."""
+        return self.context.exchanges
 
     @property
     def weights_bytes(self) -> int:

@@ -26,10 +26,10 @@ class LlamaLayer:
         self.layer_id = layer_id
         self.input_norm = ResidualNorm(context, f"{name}.input_layernorm", spec.hidden_size, spec.rms_norm_eps)
         self.attention = self.build_attention(context, spec, f"{name}.self_attn")
-        context.sum_widths.append(spec.hidden_size)
+        self.attended = context.join(spec.hidden_size)
         self.mlp_norm = ResidualNorm(context, f"{name}.post_attention_layernorm", spec.hidden_size, spec.rms_norm_eps)
         self.mlp = self.build_mlp(context, spec, name)
-        context.sum_widths.append(spec.hidden_size)
+        self.fed_forward = context.join(spec.hidden_size)
 
     def build_attention(
         self, context: LayerContext, spec: ModelSpec, name: str, head_norm_eps: float | None = None
@@ -76,6 +76,6 @@ class LlamaForCausalLM(CausalLM):
         x_TE = self.layers[0].input_norm(residual_TE)
         for layer, next_norm in zip(self.layers, self.following_norms, strict=True):
             attended_TE = layer.attention(x_TE, cos_TD, sin_TD, attention)
-            x_TE, residual_TE = layer.mlp_norm.add(self.ranks.sum(attended_TE), residual_TE)
-            x_TE, residual_TE = next_norm.add(self.ranks.sum(layer.mlp(x_TE)), residual_TE)
+            x_TE, residual_TE = layer.mlp_norm.add(layer.attended(attended_TE), residual_TE)
+            x_TE, residual_TE = next_norm.add(layer.fed_forward(layer.mlp(x_TE)), residual_TE)
         return x_TE

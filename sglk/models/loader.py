@@ -62,7 +62,6 @@ def load_model(
     )
     part = RankPart(spec, ranks, model.name)
     network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    part.check_groups(network.weight_shapes())
     check_fit(network, model.name, where, runtime)
     if backend.simulated:
         source = ShapesOnly(network.context.weights)

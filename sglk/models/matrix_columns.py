@@ -1,13 +1,15 @@
-"""Some inputs of a quantised matrix: what a rank has of one whose inputs are split. Letters: E columns."""
+"""Some inputs of a quantised matrix: what a rank has of one whose inputs are split."""
 
 from dataclasses import replace
 
-from sglk.backends.quantised import QuantisedMatrix, chosen_columns
+from sglk.backends.quantised import QuantisedMatrix
 
 
 def obstacle(matrix: QuantisedMatrix, inputs: int) -> str | None:
     """Return what keeps `matrix` from being cut into pieces of so many inputs."""
-    if matrix.order_E is None and matrix.scales_OG.shape[1] > 1 and inputs % matrix.group_size:
+    if matrix.order_E is not None:
+        return "an order of columns of its own"
+    if matrix.scales_OG.shape[1] > 1 and inputs % matrix.group_size:
         return f"groups of {matrix.group_size} inputs"
     if matrix.four_bit and inputs % 2:
         return "pairs of inputs"
@@ -16,9 +18,6 @@ def obstacle(matrix: QuantisedMatrix, inputs: int) -> str | None:
 
 def columns(matrix: QuantisedMatrix, start: int, end: int) -> QuantisedMatrix:
     """Return the inputs from `start` to before `end`, which nothing is an `obstacle` to."""
-    if matrix.order_E is not None:
-        columns_E = ((matrix.order_E >= start) & (matrix.order_E < end)).nonzero().squeeze(1)
-        return chosen_columns(matrix, columns_E, matrix.order_E[columns_E] - start)
     groups = slice(None)
     if matrix.scales_OG.shape[1] > 1:
         groups = slice(start // matrix.group_size, end // matrix.group_size)

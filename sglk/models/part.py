@@ -16,22 +16,26 @@ def split_sizes(spec: ModelSpec) -> SplitSizes:
     return SplitSizes(spec.num_attention_heads, spec.num_key_value_heads, frozenset(widths))
 
 
-def quantised_splits(spec: ModelSpec, scheme: LinearScheme) -> list[int]:
-    """Return the numbers of ranks that leave every group of inputs with a scale in `scheme` to one of them."""
-    sizes = split_sizes(spec)
-    inputs = {spec.num_attention_heads * spec.head_dim, *sizes.widths}
-    return [size for size in sizes.allowed() if all(keeps_groups(scheme, each, size) for each in inputs)]
+def can_be_summed(spec: ModelSpec, size: int, fp8_activations: bool) -> bool:
+    """Return whether each of `size` ranks can compute its part of every sum out of a block, of the inputs that it has.
 
-
-def keeps_groups(scheme: LinearScheme, inputs: int, pieces: int) -> bool:
-    """Return whether each of `pieces` has whole groups, or part of the only one; act-order has none to keep.
-
-    Four-bit values come in pairs.
+    `spec` is that of one part. Not where a whole token's activations share a scale, columns are in an order of their
+    own, or a group of inputs with a scale would be cut; `fp8_activations` = the device rounds activations in fp8 too.
     """
-    width = 2 if scheme.kind == "w4a16" else 1
-    if scheme.order == "" and scheme.width(inputs) != inputs:
-        width = scheme.width(inputs)
-    return pieces == 1 or inputs // pieces % width == 0
+    quantization = spec.quantization
+    schemes = {quantization.default, *quantization.layers.values()} - {None}
+    inputs = {spec.num_attention_heads * spec.head_dim, *split_sizes(spec).widths}
+    return all(
+        _can_be_cut(scheme, each, size, fp8_activations) for scheme in schemes if scheme is not None for each in inputs
+    )
+
+
+def _can_be_cut(scheme: LinearScheme, inputs: int, pieces: int, fp8_activations: bool) -> bool:
+    """Return whether a matrix can have `inputs` in each of so many pieces; 4-bit values come in pairs."""
+    one_scale = scheme.width(inputs * pieces) == inputs * pieces
+    of_tokens = scheme.kind == "w8a8" or (scheme.kind == "fp8" and fp8_activations)
+    width = (2 if scheme.kind == "w4a16" else 1) if one_scale else scheme.group_size
+    return scheme.order == "" and not (one_scale and of_tokens) and inputs % width == 0
 
 
 def part_of_spec(spec: ModelSpec, size: int) -> ModelSpec:

@@ -1,7 +1,9 @@
 """One rank's part of a model that is split over several: its numbers, and its share of every tensor.
 
-Attention goes by heads and feed-forward blocks by their inner width, so each block is a sum over the ranks, made once
-where it joins the residual (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3). All else is in every part.
+Attention goes by heads and feed-forward blocks by their inner width. Of the projection out of a block a rank has some
+outputs, with all of their inputs, where the ranks bring those together; else the inputs that it computes itself, and
+the block is a sum over the ranks (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3). All else is in every
+part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,32 +11,46 @@ from dataclasses import dataclass
 
 import torch
 
+from sglk.backends.base import DeviceBackend
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.layers.quantised_linear import QUANTISERS
 from sglk.layers.weights import Shape, read_part
 from sglk.models.matrix_columns import columns, obstacle
-from sglk.models.part import keeps_groups, part_of_spec, split_sizes
+from sglk.models.part import can_be_summed, part_of_spec, split_sizes
 from sglk.models.spec import ModelSpec
 from sglk.models.weights import WeightSource
-from sglk.parallel.ranks import Ranks
+from sglk.parallel.ranks import Ranks, share
 
 KV = frozenset({"k_proj", "v_proj"})
 BY_OUTPUTS = KV | {"q_proj", "gate_proj", "up_proj", "w1", "w3"}
 """Projections into a block, of which each rank has some outputs."""
-BY_INPUTS = frozenset({"o_proj", "down_proj", "w2"})
-"""Projections out of a block, of which each rank has the inputs that it computes itself."""
+OUT = frozenset({"o_proj", "down_proj", "w2"})
+"""Projections out of a block."""
 
 Stored = torch.Tensor | QuantisedMatrix
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Piece `index` of `pieces` equal ones along an axis."""
+    """Piece `index` of `pieces` nearly equal ones along an axis."""
 
     axis: int
     pieces: int
     index: int
+
+
+def gathers(spec: ModelSpec, ranks: Ranks, backend: DeviceBackend) -> bool:
+    """Return whether `ranks` bring the inputs of projections out of a block together; `spec` is that of one part.
+
+    They do where bits must not depend on their number, and where a matrix cannot be cut between its inputs. A device
+    that computes nothing has no bits to keep.
+    """
+    if ranks.size == 1 or backend.simulated:
+        return False
+    capabilities = backend.capabilities
+    wanted = capabilities.exact_ranks if ranks.deterministic is None else ranks.deterministic
+    return wanted or not can_be_summed(spec, ranks.size, capabilities.fp8_activations)
 
 
 class RankPart:
@@ -50,14 +66,18 @@ class RankPart:
         self.ranks = ranks
         self.name = name
         self.spec = part_of_spec(whole, ranks.size)
-        self._sizes = split_sizes(whole)
         self._kv_pieces = min(whole.num_key_value_heads, ranks.size)
 
-    def cut(self, name: str) -> Cut | None:
-        """Return which piece of the tensor called `name` the rank has, None where it has all of it."""
+    def cut(self, name: str, shape: Shape) -> Cut | None:
+        """Return which piece of the tensor called `name` the rank has, None for all of it; `shape` is that of its part.
+
+        Of a projection out of a block the shape tells which way it is cut.
+        """
         layer, _, kind = name.rpartition(".")
         projection = layer.rpartition(".")[2]
-        if projection in BY_INPUTS:
+        if projection in OUT:
+            if shape[0] != self.spec.hidden_size:
+                return self._cut(0, self.ranks.size)
             return self._cut(1, self.ranks.size) if kind == "weight" else None
         if projection in BY_OUTPUTS:
             return self._cut(0, self._kv_pieces if projection in KV else self.ranks.size)
@@ -67,34 +87,14 @@ class RankPart:
         # Ranks that share a piece are neighbours, as the query heads that share a key-value head are.
         return Cut(axis, pieces, self.ranks.rank * pieces // self.ranks.size) if pieces > 1 else None
 
-    def check_groups(self, shapes: Mapping[str, Shape]) -> None:
-        """Raise ConfigError where ranks would share a group of inputs with a scale; `shapes` are those of this part."""
-        rounded = [
-            (name, shape[1] * self.ranks.size, scheme)
-            for name, shape in shapes.items()
-            if (cut := self.cut(name)) is not None
-            and cut.axis == 1
-            and (scheme := self.spec.quantization.of(name.removesuffix(".weight"))) is not None
-        ]
-        for name, inputs, scheme in rounded:
-            if not keeps_groups(scheme, inputs, self.ranks.size):
-                allowed = [
-                    size
-                    for size in self._sizes.allowed()
-                    if all(keeps_groups(one, all_, size) for _, all_, one in rounded)
-                ]
-                raise ConfigError(
-                    f"runtime.tp_size={self.ranks.size} would cut groups of {scheme.group_size} inputs that share a "
-                    f"scale in {scheme.kind}: {name!r} of {self.name!r} has {inputs} inputs; allowed: "
-                    f"{', '.join(map(str, allowed))}"
-                )
-
     def whole_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape in the checkpoint of a tensor that has `shape` in this part."""
-        cut = self.cut(name)
-        return (
-            shape if cut is None else tuple(n * cut.pieces if axis == cut.axis else n for axis, n in enumerate(shape))
-        )
+        cut = self.cut(name, shape)
+        if cut is None:
+            return shape
+        if cut.axis == 0 and _is_out(name):
+            return (self.spec.hidden_size, *shape[1:])
+        return tuple(n * cut.pieces if axis == cut.axis else n for axis, n in enumerate(shape))
 
     def whole_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the same for all tensors of a model."""
@@ -120,11 +120,12 @@ class PartWeights:
         """Return the part's piece of one tensor; a tensor that the model does not have comes as it is stored."""
         if name not in self._shapes:
             return self._source.get(name)
-        stored = read_part(self._source, (name, self._part.whole_shape(name, self._shapes[name])))
-        cut = self._part.cut(name)
+        shape = self._shapes[name]
+        stored = read_part(self._source, (name, self._part.whole_shape(name, shape)))
+        cut = self._part.cut(name, shape)
         if cut is not None:
             return self._piece(name, self._rounded(name, stored) if cut.axis == 1 else stored, cut)
-        if self._part.ranks.rank and _is_output_bias(name):
+        if self._part.ranks.rank and _is_out(name) and name.endswith(".bias"):
             assert isinstance(stored, torch.Tensor)
             # Each rank adds what it has: the bias of a sum is added once.
             return torch.zeros_like(stored)
@@ -138,19 +139,17 @@ class PartWeights:
         return QUANTISERS[scheme.kind](stored, scheme)
 
     def _piece(self, name: str, stored: Stored, cut: Cut) -> Stored:
-        size = stored.shape[cut.axis] // cut.pieces
-        start = cut.index * size
+        start, end = share(stored.shape[cut.axis], cut.index, cut.pieces)
         if isinstance(stored, torch.Tensor):
-            return stored.narrow(cut.axis, start, size)
+            return stored.narrow(cut.axis, start, end - start)
         if cut.axis == 0:
-            return stored.rows(slice(start, start + size))
-        if reason := obstacle(stored, size):
+            return stored.rows(slice(start, end))
+        if reason := obstacle(stored, end - start):
             raise ModelLoadError(
                 f"{self}: {name!r} is quantised in {reason}, which runtime.tp_size={cut.pieces} would cut; lower it"
             )
-        return columns(stored, start, start + size)
+        return columns(stored, start, end)
 
 
-def _is_output_bias(name: str) -> bool:
-    layer, _, kind = name.rpartition(".")
-    return kind == "bias" and layer.rpartition(".")[2] in BY_INPUTS
+def _is_out(name: str) -> bool:
+    return name.rpartition(".")[0].rpartition(".")[2] in OUT

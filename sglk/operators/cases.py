@@ -100,9 +100,6 @@ def _quantised(dtype: str, scheme: str) -> Iterator[OpCase]:
             sizes = {"tokens": tokens, "in_features": inputs, "out_features": outputs, "bias": bias}
             layout = {"group_size": group_size, "symmetric": symmetric, "reordered": reordered}
             yield OpCase(f"linear_{scheme}", {**sizes, **layout, "dtype": dtype})
-        if scheme in ("w4a16", "w8a16"):
-            numbers = {"tokens": 5, "in_features": 64, "out_features": 48, "bias": symmetric, "scheme": scheme}
-            yield OpCase("linear_scattered", {**numbers, "group_size": 32, "symmetric": symmetric, "dtype": dtype})
         for tokens, group_size in ((1, -1), (9, 32)):
             numbers = {"tokens": tokens, "experts": 8, "top_k": 2, "hidden": 64, "width": 96}
             packed: Shape = {"scheme": scheme, "group_size": group_size, "symmetric": symmetric}

@@ -50,7 +50,6 @@ RECIPES: dict[str, Recipe] = {
     "attention_decode": Recipe((*_POOL, "heads", "window"), paged.attention_arguments),
     "linear_w8a8": Recipe(_QUANTISED_LINEAR, quantised.linear_w8a8_arguments, judging.w8a8_outputs),
     "linear_w8a16": Recipe(_QUANTISED_LINEAR, quantised.linear_w8a16_arguments),
-    "linear_scattered": Recipe((*_LINEAR, "scheme", "symmetric"), quantised.linear_scattered_arguments),
     "linear_w4a16": Recipe(_QUANTISED_LINEAR, quantised.linear_w4a16_arguments),
     "linear_fp8": Recipe(_QUANTISED_LINEAR, quantised.linear_fp8_arguments, judging.fp8_outputs),
     "route": Recipe(_ROUTING, experts.route_arguments, judging.routed_outputs, fp32_outputs=True),

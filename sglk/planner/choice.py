@@ -40,7 +40,7 @@ def choose(config: ServeConfig, sizes: Sequence[int]) -> Choice:
 
     try:
         subject = Subject(model_of(config), config.chip, room_of(config), config.runtime)
-        legal = subject.tp_sizes(subject.scheme)
+        legal = subject.tp_sizes()
         found = [subject.footprint(replace(config.runtime, tp_size=size)) for size in sizes if size in legal]
     except (ConfigError, ModelLoadError) as error:
         return Choice(1, f"nothing can be planned: {error}")

@@ -11,7 +11,7 @@ from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.files import ModelFiles, find_files
 from sglk.models.hf_config import read_spec
 from sglk.models.numbers import spec_from_numbers
-from sglk.models.part import quantised_splits, split_sizes
+from sglk.models.part import split_sizes
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
@@ -51,24 +51,15 @@ class PlannedModel:
             return replace(scheme, group_size=self.int8_group_size)
         return scheme
 
-    def tp_sizes(self, scheme: LinearScheme | None) -> list[int]:
-        """Return the numbers of devices that the model can be split over with its linear layers in `scheme`."""
-        if scheme is None:
-            return split_sizes(self.spec).allowed()
-        reordered = self.checkpoint is not None and self.checkpoint.reordered
-        return quantised_splits(self.spec, replace(scheme, order="its own") if reordered else scheme)
+    def tp_sizes(self) -> list[int]:
+        """Return the numbers of devices that the model can be split over."""
+        return split_sizes(self.spec).allowed()
 
     def check_split(self, runtime: RuntimeConfig) -> None:
         """Raise ConfigError where the model cannot be split over `runtime.tp_size` devices, as the engine does."""
-        ranks, scheme = ranks_of(runtime), self.scheme(runtime.quantization)
-        problem = split_sizes(self.spec).problem(ranks, self.name)
+        problem = split_sizes(self.spec).problem(ranks_of(runtime), self.name)
         if problem is not None:
             raise ConfigError(problem)
-        if scheme is not None and ranks not in self.tp_sizes(scheme):
-            raise ConfigError(
-                f"runtime.tp_size={ranks} would cut groups of {scheme.group_size} inputs that share a scale in "
-                f"{scheme.kind} of {self.name!r}; allowed: {', '.join(map(str, self.tp_sizes(scheme)))}"
-            )
 
 
 def model_of(config: ServeConfig) -> PlannedModel:

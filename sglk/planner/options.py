@@ -42,13 +42,13 @@ def weight_options(subject: Subject) -> Iterator[WeightOption]:
     chip, spec, own = subject.chip, subject.model.spec, subject.footprint(subject.runtime)
     if subject.model.checkpoint is None:
         for dtype in dict.fromkeys((own.dtype, *(name for name in chip.dtypes if name in BYTES))):
-            for size in subject.tp_sizes(None):
+            for size in subject.tp_sizes():
                 yield WeightOption(dtype, None, size, weights_of(spec, dtype, None, size).total, True)
         schemes = {kind: subject.model.scheme(kind) for kind in schemes_by_size(frozenset(ON_LOAD))}
     else:
         schemes = {subject.model.checkpoint.scheme.kind: subject.model.checkpoint.scheme}
     for kind, scheme in schemes.items():
-        for size in subject.tp_sizes(scheme):
+        for size in subject.tp_sizes():
             total = weights_of(spec, own.dtype, scheme, size).total
             yield WeightOption(own.dtype, kind, size, total, kind in schemes_of(chip.quantization))
 

@@ -59,9 +59,9 @@ class Subject:
             return self.room.total // found.tp_size - found.static
         return int(found.planned * self.fraction_left) - found.static
 
-    def tp_sizes(self, scheme: LinearScheme | None) -> list[int]:
-        """Return the numbers of devices that the model can be split over with its linear layers in `scheme`."""
-        return [size for size in self.model.tp_sizes(scheme) if size <= _MOST_DEVICES]
+    def tp_sizes(self) -> list[int]:
+        """Return the numbers of devices that the model can be split over."""
+        return [size for size in self.model.tp_sizes() if size <= _MOST_DEVICES]
 
     @property
     def scheme(self) -> LinearScheme | None:
@@ -230,7 +230,7 @@ def _cost(
 def _sizes(subject: Subject, scheme: LinearScheme | None) -> list[int]:
     now = ranks_of(subject.runtime)
     # Main memory is one: more parts of a model in it save nothing.
-    return [now] if subject.room.host_memory else [size for size in subject.tp_sizes(scheme) if size >= now]
+    return [now] if subject.room.host_memory else [size for size in subject.tp_sizes() if size >= now]
 
 
 def _precisions(subject: Subject) -> list[tuple[str, str | None]]:

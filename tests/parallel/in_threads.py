@@ -37,14 +37,19 @@ def from_files(path: Path, size: int, act: Callable[[RankRunner], T], **runtime:
         loaded = load_model(ModelConfig(name="tiny", path=str(path)), settings, backend, None, ranks)
         return RankRunner(ModelRunner(loaded.model, backend, settings), ranks)
 
-    return _together(size, load, act)
+    return _together(size, load, act, settings.enable_deterministic_inference)
 
 
-def _together(size: int, load: Callable[[RankGroup], RankRunner], act: Callable[[RankRunner], T]) -> list[T]:
+def _together(
+    size: int,
+    load: Callable[[RankGroup], RankRunner],
+    act: Callable[[RankRunner], T],
+    deterministic: bool | None = None,
+) -> list[T]:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(size) as pool:
 
         def run(rank: int) -> T:
-            part = load(RankGroup(rank, size))
+            part = load(RankGroup(rank, size, deterministic=deterministic))
             part.join(Path(folder) / "store")
             return act(part)
 

@@ -44,12 +44,12 @@ class FailsOnce:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("scheme", [None, "w8a8"])
+@pytest.mark.parametrize("deterministic", [None, False])
 @pytest.mark.parametrize(
     ("owner", "piece"), [("model", "embedding"), ("first", "mlp"), ("last", "mlp"), ("model", "head")]
 )
 def test_a_step_that_fails_on_one_rank_is_over_on_all(
-    folder: Path, rank: int, scheme: str | None, owner: str, piece: str
+    folder: Path, rank: int, deterministic: bool | None, owner: str, piece: str
 ) -> None:
     def act(part: RankRunner) -> tuple[str, list[list[int]]]:
         model: Any = part.runner.model
@@ -63,40 +63,49 @@ def test_a_step_that_fails_on_one_rank_is_over_on_all(
             outcome = "computed"
         except CapacityError as error:
             outcome = str(error)
-        assert part.ranks.sums == len(model.sum_widths)
+        assert part.ranks.exchanges == len(model.exchanges)
         assert continued(part, PROMPTS, 6, chunk=10) == expected
         return outcome, expected
 
-    outcomes = from_files(folder, 2, act, quantization=scheme)
+    outcomes = from_files(folder, 2, act, enable_deterministic_inference=deterministic)
     assert [words for words, _ in outcomes] == ["no room for it" if one == rank else "computed" for one in range(2)]
     assert outcomes[0][1] == outcomes[1][1]
 
 
+# Of a gathered layer: inputs of `o_proj`, its outputs, of two experts of a token, of the shared one, their outputs.
+GATHERED = [(64, 1, True), (64, 1, True), (32, 2, True), (48, 1, True), (64, 1, True)]
+
+
 @pytest.mark.parametrize(
-    ("scheme", "widths"),
+    ("scheme", "deterministic", "exchanges"),
     [
-        (None, [64, 64]),
-        # Of w8a8 also what the ranks agree on: for inputs of `o_proj`, of two experts of a token and of the shared one.
-        ("w8a8", [2, 64, 2 * 2, 2, 64]),
-        ("w8a16", [64, 64]),
+        (None, None, GATHERED),
+        (None, False, [(64, 1, False)] * 2),
+        # Ranks that have a part of a token cannot round it.
+        ("w8a8", False, GATHERED),
+        ("w8a16", False, [(64, 1, False)] * 2),
     ],
 )
-def test_a_step_sums_as_the_model_says(folder: Path, scheme: str | None, widths: list[int]) -> None:
-    def sums(part: RankRunner) -> list[int]:
+def test_a_step_exchanges_what_the_model_says(
+    folder: Path, scheme: str | None, deterministic: bool | None, exchanges: list[tuple[int, int, bool]]
+) -> None:
+    def act(part: RankRunner) -> list[int]:
         part.allocate_kv(1, 4)
-        assert part.runner.model.sum_widths == widths * 2
+        of_model = [(each.width, each.lines, each.gathered) for each in part.runner.model.exchanges]
+        assert of_model == exchanges * 2
         counts = []
         for samples in (True, False):
             part.run(Batch([BatchRow("a", [1, 2], 0, [0], SamplingParams(), 0, 0, samples)], 1))
-            counts.append(part.ranks.sums)
+            counts.append(part.ranks.exchanges)
         return counts
 
-    assert from_files(folder, 2, sums, quantization=scheme) == [[2 * len(widths)] * 2] * 2
+    runtime = {"quantization": scheme, "enable_deterministic_inference": deterministic}
+    assert from_files(folder, 2, act, **runtime) == [[2 * len(exchanges)] * 2] * 2
 
 
 def test_ranks_that_cannot_be_reached_are_lost() -> None:
     class Gone:
-        def allreduce(self, tensors: list[torch.Tensor]) -> Any:
+        def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> Any:
             raise RuntimeError("connection reset")
 
     part = load_part(CONFIG, ArrayWeights(tiny_weights(CONFIG)), RankGroup(1, 2))

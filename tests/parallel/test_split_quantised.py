@@ -1,4 +1,4 @@
-"""A quantised model that is split over ranks rounds as it does in one piece: what differs is the order of sums."""
+"""A model that is split over ranks computes the bits that it does in one piece."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,6 @@ import torch
 
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.engine.rank_runner import RankRunner
-from sglk.errors import ConfigError
 from sglk.testing.tiny import write_tiny_model
 from tests.parallel.in_threads import from_files
 from tests.quantization import checkpoints
@@ -30,19 +29,11 @@ THREE: dict[str, Any] = {
 EXPERTS: dict[str, Any] = {"moe_intermediate_size": 192, "shared_expert_intermediate_size": 192}
 
 
-def differences(path: Path, size: int, kv_cache_dtype: str = "fp32", **runtime: Any) -> torch.Tensor:
-    """Return the largest difference of logits between ranks and one piece, by position; all ranks say the same."""
+def assert_same_bits(path: Path, size: int, kv_cache_dtype: str = "fp32", **runtime: Any) -> None:
+    """All logits of all ranks are those of one piece."""
     whole_TV = logits(load(path, **runtime), kv_cache_dtype=kv_cache_dtype)
     parts = from_files(path, size, lambda part: logits(part.runner.model, kv_cache_dtype=kv_cache_dtype), **runtime)
-    assert all(torch.equal(part, parts[0]) for part in parts)
-    assert torch.equal(parts[0].argmax(-1), whole_TV.argmax(-1))
-    return (parts[0] - whole_TV).abs().amax(-1)
-
-
-def assert_same(differences_T: torch.Tensor) -> None:
-    """A sum in another order may push a number over a border between two rounded ones, which happens to few tokens."""
-    assert float(differences_T.median()) < 1e-5
-    assert float(differences_T.max()) < 0.1
+    assert [torch.equal(part_TV, whole_TV) for part_TV in parts] == [True] * size
 
 
 @pytest.mark.parametrize("scheme", ["w8a8", "w8a16", "w4a16", "fp8"])
@@ -54,23 +45,51 @@ def test_weights_are_rounded_before_they_are_split(tmp_path: Path, architecture:
     widths = THREE if size == 3 else {"hidden_size": 128, "intermediate_size": 256}
     experts = EXPERTS if "Qwen2Moe" in architecture else {}
     folder = write_tiny_model(tmp_path, architecture=architecture, **widths, **experts)
-    assert_same(differences(folder, size, quantization=scheme))
+    assert_same_bits(folder, size, quantization=scheme)
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8_e4m3", "fp8_e5m2"])
 def test_keys_and_values_are_rounded_head_by_head(tmp_path: Path, kv_cache_dtype: str) -> None:
-    assert_same(differences(write_tiny_model(tmp_path, **THREE), 3, kv_cache_dtype, quantization="w8a16"))
+    assert_same_bits(write_tiny_model(tmp_path, **THREE), 3, kv_cache_dtype, quantization="w8a16")
 
 
-def test_a_split_through_groups_with_a_scale_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "size", "widths", "scheme"),
+    [
+        ("LlamaForCausalLM", 4, {}, None),
+        ("Qwen3MoeForCausalLM", 4, {}, None),
+        ("MixtralForCausalLM", 2, {}, "w8a8"),
+        # Neither outputs nor inputs fill what kernels take at once, and the outputs are not even in number for ranks.
+        ("LlamaForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 150}, None),
+        ("Qwen2MoeForCausalLM", 3, {**THREE, **EXPERTS, "hidden_size": 100, "moe_intermediate_size": 42}, None),
+        ("MixtralForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 42}, "w8a8"),
+        ("MixtralForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 42}, "w4a16"),
+    ],
+    ids=lambda value: "sizes" if isinstance(value, dict) else None,
+)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_bits_are_those_of_one_piece(
+    tmp_path: Path, architecture: str, size: int, widths: dict[str, Any], scheme: str | None, dtype: str
+) -> None:
+    folder = write_tiny_model(tmp_path, architecture=architecture, **widths)
+    assert_same_bits(folder, size, dtype, quantization=scheme, dtype=dtype)
+
+
+def test_ranks_may_add_what_each_has_instead(tmp_path: Path) -> None:
+    """Sums in another order, which nothing rounds afterwards."""
+    folder = write_tiny_model(tmp_path, **THREE)
+    runtime = {"quantization": "w8a16", "enable_deterministic_inference": False}
+    whole_TV = logits(load(folder, **runtime))
+    first_TV, *others = from_files(folder, 3, lambda part: logits(part.runner.model), **runtime)
+    assert all(torch.equal(other_TV, first_TV) for other_TV in others)
+    assert not torch.equal(first_TV, whole_TV)
+    torch.testing.assert_close(first_TV, whole_TV, atol=1e-4, rtol=0)
+
+
+def test_groups_with_a_scale_are_never_cut(tmp_path: Path) -> None:
+    """Each of four ranks has 16 of the inputs of `o_proj`, of which 32 share a scale."""
     folder = write_tiny_model(tmp_path)
-    with pytest.raises(
-        ConfigError,
-        match=r"^runtime\.tp_size=4 would cut groups of 32 inputs that share a scale in w8a8: "
-        r"'model\.layers\.0\.self_attn\.o_proj\.weight' of 'tiny' has 64 inputs; allowed: 1, 2$",
-    ):
-        from_files(folder, 4, lambda part: part, quantization="w8a8")
-    assert_same(differences(folder, 4, quantization="w8a16"))
+    assert_same_bits(folder, 4, quantization="w4a16", enable_deterministic_inference=False)
 
 
 CHANNEL = {"num_bits": 8, "type": "int", "strategy": "channel"}
@@ -110,20 +129,20 @@ def test_quantised_checkpoints_are_split_as_they_are(
 ) -> None:
     widths = THREE | ({"moe_intermediate_size": 192} if "Moe" in architecture else {})
     quantised, _ = write_pair(tmp_path, settings, quantise, architecture=f"{architecture}ForCausalLM", **widths)
-    assert_same(differences(quantised, 3))
+    assert_same_bits(quantised, 3)
 
 
-def test_a_rank_has_its_inputs_of_an_act_order_layer_and_all_of_its_scales(tmp_path: Path) -> None:
+def test_a_rank_has_its_outputs_of_an_act_order_layer(tmp_path: Path) -> None:
     settings = GPTQ | {"group_size": 32, "desc_act": True, "sym": False}
     quantised, _ = write_pair(tmp_path, settings, few_bits(checkpoints.gptq, 32, False, shuffled=True), **THREE)
     (product,) = load(quantised).layers[0].mlp.down.products
     whole = product.weight.matrix
 
     def down(part: RankRunner) -> QuantisedMatrix:
-        (summed,) = part.runner.model.layers[0].mlp.down.products
-        return summed.product.weight.matrix
+        (product,) = part.runner.model.layers[0].mlp.down.products
+        return product.weight.matrix
 
-    parts = from_files(quantised, 3, down)
-    assert torch.equal(torch.cat([full_precision(part) for part in parts], dim=1), full_precision(whole))
+    # Even where the ranks would rather add what each has.
+    parts = from_files(quantised, 3, down, enable_deterministic_inference=False)
+    assert torch.equal(torch.cat([full_precision(part) for part in parts]), full_precision(whole))
     assert [part.values.nbytes for part in parts] == [whole.values.nbytes // 3] * 3
-    assert all(torch.equal(part.scales_OG, whole.scales_OG) for part in parts)

@@ -85,7 +85,8 @@ void sglk_add_gated(const float *x, const float *gate, const float *z, size_t co
     }
 }
 
-/* y[t] = the sum over c of weights[t, c] * x[places[t, c]], from the first c to the last. */
+/* y[t] = the sum over c of weights[t, c] * x[places[t, c]], from the first c to the last, each product rounded: any
+ * library comes to the same. */
 void sglk_weighted_sum(const float *x, const int64_t *places, const float *weights, size_t count, size_t chosen,
                        size_t width, float *y, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && count >= 8)
@@ -96,8 +97,8 @@ void sglk_weighted_sum(const float *x, const int64_t *places, const float *weigh
             const float *from = x + (size_t)places[c] * width;
             const floats weight = splat(weights[c]);
             size_t e = 0;
-            for (; e + LANES <= width; e += LANES) store(to + e, multiply_add(weight, load(from + e), load(to + e)));
-            for (; e < width; e++) to[e] = multiply_add(weight, splat(from[e]), splat(to[e]))[0];
+            for (; e + LANES <= width; e += LANES) store(to + e, load(to + e) + weight * load(from + e));
+            for (; e < width; e++) to[e] += weights[c] * from[e];
         }
     }
 }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from sglk.backends.cpu_kernels.panels import flat, in_panels
+from sglk.backends.cpu_kernels.visits import Visits
 from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_linear import in_stored_order
@@ -33,17 +34,18 @@ class Int8Panels:
 
 def pack_int8(weight: QuantisedMatrix) -> Int8Panels:
     """Lay values and scales out."""
-    panels = in_panels(weight.values)
+    panels = in_panels(weight.values, matrices=weight.matrices)
     numbers = panels.view(len(panels), -1, 2, panels.shape[2]).transpose(2, 3).contiguous()
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=weight.scales_OG.new_empty(0, 0))
-    return Int8Panels(numbers, in_panels(weight.scales_OG.float()), weight.shape, original)
+    scales_NGP = in_panels(weight.scales_OG.float(), matrices=weight.matrices)
+    return Int8Panels(numbers, scales_NGP, weight.shape, original)
 
 
 def unpack_int8(packed: Int8Panels) -> QuantisedMatrix:
     """Return what was packed."""
     outputs, original = packed.shape[0], packed.original
-    values = flat(packed.numbers.transpose(2, 3).flatten(1, 2), outputs)
-    scales_OG = flat(packed.scales_NGP, outputs).to(original.scales_OG.dtype)
+    values = flat(packed.numbers.transpose(2, 3).flatten(1, 2), outputs, original.matrices)
+    scales_OG = flat(packed.scales_NGP, outputs, original.matrices).to(original.scales_OG.dtype)
     return replace(original, values=values, scales_OG=scales_OG)
 
 
@@ -64,7 +66,27 @@ class Int8Kernel:
 
     def linear(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight` is what `pack_int8` returned."""
-        x_TE = in_stored_order(x_TE, weight.original).contiguous()
+        return self._run(in_stored_order(x_TE, weight.original), weight, bias_O)
+
+    def of_experts(self, x_RE: torch.Tensor, weights: Int8Panels, visits: Visits) -> torch.Tensor:
+        """Return y_RO: rows in the order of `visits`, each times the matrix of its expert."""
+        experts = weights.original.matrices
+        outputs, panels = weights.shape[0] // experts, len(weights.numbers) // experts
+        x_RE = in_stored_order(x_RE, weights.original)
+        y_RO = torch.empty(len(x_RE), outputs)
+        for expert, start, end in zip(visits.experts, visits.starts[:-1], visits.starts[1:], strict=True):
+            own = slice(expert * panels, (expert + 1) * panels)
+            weight = replace(
+                weights,
+                numbers=weights.numbers[own],
+                scales_NGP=weights.scales_NGP[own],
+                shape=(outputs, weights.shape[1]),
+            )
+            y_RO[start:end] = self._run(x_RE[start:end], weight, None)
+        return y_RO
+
+    def _run(self, x_TE: torch.Tensor, weight: Int8Panels, bias_O: torch.Tensor | None) -> torch.Tensor:
+        x_TE = x_TE.contiguous()
         tokens, (outputs, inputs) = len(x_TE), weight.shape
         y_TO = torch.empty(tokens, outputs)
         values_TE = torch.empty(tokens, inputs, dtype=torch.int16)

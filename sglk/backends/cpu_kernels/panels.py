@@ -102,14 +102,14 @@ def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
     """Lay out values of 8 or 4 bits with their scales, which stay in fp16 where they and the zeros fit that."""
     figures = [weight.scales_OG] if weight.zeros_OG is None else [weight.scales_OG, weight.zeros_OG]
     half = all(_holds(torch.float16, figure.float()) for figure in figures)
-    panels = [in_panels(figure.half() if half else figure.float()) for figure in figures]
+    panels = [in_panels(figure.half() if half else figure.float(), matrices=weight.matrices) for figure in figures]
     empty = [figure.new_empty(0, 0) for figure in figures]
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=empty[0])
     if weight.zeros_OG is None:
         zeros_NGP = None
     else:
         original, zeros_NGP = replace(original, zeros_OG=empty[1]), panels[1]
-    numbers, size = in_panels(weight.values), weight.group_size
+    numbers, size = in_panels(weight.values, matrices=weight.matrices), weight.group_size
     return PanelMatrix(numbers, weight.shape, panels[0], None, size, zeros_NGP, original)
 
 
@@ -118,11 +118,12 @@ def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
     original, outputs = packed.original, packed.shape[0]
     assert original is not None
     assert packed.scales_NGP is not None
-    scales_OG = flat(packed.scales_NGP, outputs).to(original.scales_OG.dtype)
+    scales_OG = flat(packed.scales_NGP, outputs, original.matrices).to(original.scales_OG.dtype)
     zeros_OG = original.zeros_OG
     if zeros_OG is not None and packed.zeros_NGP is not None:
-        zeros_OG = flat(packed.zeros_NGP, outputs).to(zeros_OG.dtype)
-    return replace(original, values=flat(packed.numbers, outputs), scales_OG=scales_OG, zeros_OG=zeros_OG)
+        zeros_OG = flat(packed.zeros_NGP, outputs, original.matrices).to(zeros_OG.dtype)
+    values = flat(packed.numbers, outputs, original.matrices)
+    return replace(original, values=values, scales_OG=scales_OG, zeros_OG=zeros_OG)
 
 
 EXACT = Packing(pack_exactly, unpack_exactly, positions=(1,))
@@ -130,20 +131,25 @@ EXPERTS = Packing(pack_experts, unpack_experts, positions=(1, 2))
 QUANTISED = Packing(pack_quantised, unpack_quantised)
 
 
-def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return [N, E, P] of [O, E] in `dtype` (None = as it is), filled up with zeros: nothing but the result is held."""
-    outputs, columns = matrix_OE.shape
+def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None, matrices: int = 1) -> torch.Tensor:
+    """Return [N, E, P] of [O, E] in `dtype` (None = as it is), filled up with zeros: nothing but the result is held.
+
+    Each of so many `matrices`, which lie one below the other, is filled up on its own.
+    """
+    outputs, columns = len(matrix_OE) // matrices, matrix_OE.shape[1]
+    matrix_XOE = matrix_OE.view(matrices, outputs, columns)
     whole, rest = divmod(outputs, PANEL)
-    panels = matrix_OE.new_zeros((_filled(outputs) // PANEL, columns, PANEL), dtype=dtype)
-    panels[:whole] = matrix_OE[: whole * PANEL].reshape(whole, PANEL, columns).transpose(1, 2)
+    panels = matrix_OE.new_zeros((matrices, _filled(outputs) // PANEL, columns, PANEL), dtype=dtype)
+    panels[:, :whole] = matrix_XOE[:, : whole * PANEL].view(matrices, whole, PANEL, columns).transpose(2, 3)
     if rest:
-        panels[whole, :, :rest] = matrix_OE[whole * PANEL :].t()
-    return panels
+        panels[:, whole, :, :rest] = matrix_XOE[:, whole * PANEL :].transpose(1, 2)
+    return panels.flatten(0, 1)
 
 
-def flat(panels: torch.Tensor, outputs: int) -> torch.Tensor:
+def flat(panels: torch.Tensor, outputs: int, matrices: int = 1) -> torch.Tensor:
     """Return [O, E] of [N, E, P]."""
-    return panels.transpose(1, 2).flatten(0, 1)[:outputs].contiguous()
+    filled_XOE = panels.transpose(1, 2).flatten(0, 1).view(matrices, -1, panels.shape[1])
+    return filled_XOE[:, : outputs // matrices].flatten(0, 1).contiguous()
 
 
 def _filled(outputs: int) -> int:

@@ -11,7 +11,7 @@ from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
 from sglk.backends.cpu_kernels.experts import ExpertKernels
 from sglk.backends.cpu_kernels.int8 import INT8, Int8Kernel
 from sglk.backends.cpu_kernels.library import Instructions, kernels
-from sglk.backends.cpu_kernels.panels import ALIGNED, EXACT, EXPERTS, QUANTISED
+from sglk.backends.cpu_kernels.panels import EXACT, EXPERTS, QUANTISED
 from sglk.backends.cpu_kernels.product import ProductKernel
 from sglk.backends.cpu_kernels.sampling import SamplingKernel
 from sglk.backends.cpu_kernels.widening import in_fp32
@@ -59,9 +59,9 @@ def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native")
 
 def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     pairs = (Constraint("pairs of inputs share a scale", _groups_are_even),)
-    int8 = Int8Kernel(library)
     product, attention, elementwise = ProductKernel(library), AttentionKernel(library), ElementwiseKernels(library)
-    experts = ExpertKernels(product, elementwise)
+    int8 = Int8Kernel(library)
+    experts = ExpertKernels(product, int8, elementwise)
 
     def offer(
         op: Op[..., Any],
@@ -79,9 +79,10 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     offer(quantised_linear.linear_w4a16, product.quantised, (0, 2), *pairs, packing=QUANTISED)
     offer(quantised_linear.linear_fp8, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=INT8)
-    offer(moe_ops.run_experts, experts.plain, (0,), packing=EXPERTS)
-    stored = (one_of("scheme", "w8a16", "w4a16", "fp8"), *_PANELS_OF_EXPERTS, *pairs)
-    offer(run_quantised_experts, experts.quantised, (0,), *stored, packing=QUANTISED)
+    ops.register(moe_ops.run_experts, PROVIDER, experts.plain, DTYPES, packing=EXPERTS)
+    stored, int8s = one_of("scheme", "w8a16", "w4a16", "fp8"), one_of("scheme", "w8a8")
+    ops.register(run_quantised_experts, PROVIDER, experts.quantised, DTYPES, stored, *pairs, packing=QUANTISED)
+    ops.register(run_quantised_experts, PROVIDER, experts.w8a8, DTYPES, int8s, *pairs, packing=INT8)
     heads = (multiple_of("head_dim", 8), at_most("head_dim", WIDEST))
     # The kernel reads the page table on the host, which a recorded step has no more of.
     now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
@@ -94,10 +95,6 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     offer(reference.silu_and_mul, elementwise.silu_and_mul, (0,))
     ops.register(sampling_ops.sample, PROVIDER, SamplingKernel(library).sample, DTYPES)
     offer(moe_ops.add_gated, elementwise.add_gated, (0, 1, 2))
-
-
-_PANELS_OF_EXPERTS = (multiple_of("hidden", ALIGNED), multiple_of("width", ALIGNED // 2))
-"""Quantised experts lie in one matrix, so each must end where a panel does."""
 
 
 def _groups_are_even(traits: Traits) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sglk.backends.quantised import QuantisedMatrix, chosen_columns
+from sglk.backends.quantised import QuantisedMatrix
 from sglk.operators.arguments.dense import Shape, normal
 
 TYPICAL = {"w8a8": 73.0, "w8a16": 73.0, "w4a16": 4.6, "fp8": 64.0}
@@ -40,15 +40,6 @@ def linear_w4a16_arguments(shape: Shape, generator: torch.Generator) -> tuple[An
 def linear_fp8_arguments(shape: Shape, generator: torch.Generator) -> tuple[Any, ...]:
     """Return x_TE, an e4m3 weight and bias_O or None."""
     return quantised_linear_arguments("fp8", shape, generator)
-
-
-def linear_scattered_arguments(shape: Shape, generator: torch.Generator) -> tuple[Any, ...]:
-    """Return x_TE, every second column of a weight whose columns have been reordered, and bias_O or None."""
-    twice = {**shape, "in_features": 2 * shape["in_features"], "reordered": False}
-    x_TE, weight, bias_O = quantised_linear_arguments(shape["scheme"], twice, generator)
-    columns_E = torch.randperm(twice["in_features"], generator=generator)[::2].sort().values
-    order_E = torch.randperm(shape["in_features"], generator=generator)
-    return x_TE[:, columns_E].contiguous(), chosen_columns(weight, columns_E, order_E), bias_O
 
 
 def quantised_matrix(
