@@ -14,7 +14,7 @@ import torch
 from sglk.engine.messages import SamplingParams
 from sglk.models.byte_level import EOS_ID
 from sglk.testing.tiny import tiny_config
-from tests.engine.receiving import submit
+from tests.engine.receiving import TOKENIZER, submit
 from tests.engine.test_model_equality import real_engine
 from tests.models.greedy import transformers_model
 
@@ -34,7 +34,7 @@ def uniform(seed: int, place: int) -> float:
 
 
 def end_ids(params: SamplingParams) -> set[int]:
-    return {*params.stop_token_ids, *(() if params.ignore_eos else (EOS_ID,))}
+    return {*params.stop_token_ids, *(() if params.ignore_eos else (EOS_ID, *TOKENIZER.eos_token_ids))}
 
 
 def next_token(
