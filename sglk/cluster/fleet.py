@@ -131,6 +131,8 @@ class Fleet:
 
     def start(self) -> None:
         """Begin to care for the replicas."""
+        # One that was not there at the start is known to be out before the first request.
+        self.supervisor.tick()
         if self.weights_file is not None:
             self.weights_file.tick()
         self._thread.start()

@@ -58,9 +58,13 @@ def _engines(entry: Entry) -> Iterator[str]:
 
 
 def _gateway(entry: Entry) -> Iterator[str]:
+    down = {each.name: each.engine.failure for each in entry.fleet.router.replicas}
     for name, replica in entry.fleet.configs.items():
         engine, devices = replica.config.engine, ", ".join(replica.config.groups[0].devices)
         launched = f"{engine.name} {engine.version} on {devices} (log: {log_file(replica)})"
+        if down[name] is not None:
+            yield f"WARNING: serving without {name}, which is looked for again: {down[name]}"
+            continue
         yield f"serving {entry.model_name} by {name}: {replica.group.url or launched}"
 
 

@@ -46,14 +46,18 @@ class UpstreamEngine:
         process: UpstreamProcess | None = None,
         key: str | None = None,
         pause_s: float = 120.0,
+        failure: str | None = None,
     ) -> None:
-        """Serve by the server at `url`, which answers; a stream that says nothing for `pause_s` is given up."""
+        """Serve by the server at `url`; a stream that says nothing for `pause_s` is given up.
+
+        One that was found not to answer, by its `failure`, takes no requests.
+        """
         self.name = name
         self.url = url
         self.key = key
         self._process = process
         self._pause_s = pause_s
-        self._failure: str | None = None
+        self._failure = failure
         self._silent_since_s: float | None = None
         self._stats = EngineStats()
         self._submitted: dict[str, None] = {}

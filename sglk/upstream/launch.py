@@ -36,22 +36,44 @@ def launch(replica: ReplicaConfig, cancelled: threading.Event | None = None) -> 
 
 
 def launch_all(replicas: Sequence[ReplicaConfig]) -> dict[str, UpstreamEngine]:
-    """Start several at the same time, as each may take minutes; when one fails all end, and its error is raised."""
+    """Start several at the same time, as each may take minutes; when one fails all end, and its error is raised.
+
+    Servers elsewhere may be down for reasons of their own: the others serve without those, which are looked for again.
+    """
     cancelled = threading.Event()
+    missing: list[RunError] = []
     with ThreadPoolExecutor(max_workers=len(replicas)) as pool:
-        starts = {each.name: pool.submit(launch, each, cancelled) for each in replicas}
+        starts = {each.name: pool.submit(_launch_or_miss, each, cancelled, missing) for each in replicas}
         try:
             wait(starts.values(), return_when=FIRST_EXCEPTION)
             for start in starts.values():
                 if start.done():
                     start.result()
-            return {name: start.result() for name, start in starts.items()}
+            engines = {name: start.result() for name, start in starts.items()}
+            if len(missing) == len(engines):
+                raise missing[0]
+            return engines
         except BaseException:
             cancelled.set()
             for start in starts.values():
                 if start.exception() is None:
                     start.result().shutdown()
             raise
+
+
+def _launch_or_miss(replica: ReplicaConfig, cancelled: threading.Event, missing: list[RunError]) -> UpstreamEngine:
+    try:
+        return launch(replica, cancelled)
+    except RunError as error:
+        if replica.group.url is None:
+            raise
+        missing.append(error)
+        return UpstreamEngine(replica.name, address_of(replica.group.url), failure=str(error))
+
+
+def address_of(url: str) -> str:
+    """Return the address of a server's root, also where that of its OpenAI API is given."""
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def log_file(replica: ReplicaConfig) -> Path:
@@ -117,7 +139,7 @@ def _await_token(
 
 
 def _find(replica: ReplicaConfig, url: str) -> UpstreamEngine:
-    address = url.rstrip("/").removesuffix("/v1")
+    address = address_of(url)
     file = replica.group.api_key_file
     key = None if file is None else read_key(file, f"api_key_file={file} of group {replica.group.name!r}")
     why = without_token(address, replica.config.server.served_model_name, key)

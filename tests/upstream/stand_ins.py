@@ -3,7 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +21,9 @@ def path_with_stand_in() -> str:
 
 
 @contextmanager
-def stand_in(folder: Path, name: str, **orders: str) -> Iterator[str]:
+def stand_in(folder: Path, name: str, port: int | None = None, **orders: str) -> Iterator[str]:
     """Run one as a server that others name by its URL; `orders` are variables of its environment."""
-    port = free_port()
+    port = port or free_port()
     environment: Mapping[str, str] = {"PYTHONPATH": path_with_stand_in(), **orders}
     command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), "--served-model-name", "m"]
     with ChildProcess(command, log=folder / f"{name}.log", label=name, env=environment) as child:
@@ -33,6 +34,14 @@ def stand_in(folder: Path, name: str, **orders: str) -> Iterator[str]:
 
 def client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, trust_env=False, timeout=30)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Return when `condition` holds; fails after a while."""
+    over_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < over_s, what
+        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -1,7 +1,6 @@
 """sglk's router before engines elsewhere: a server of its own, and others that it finds by their URLs."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,11 @@ from sglk.config.groups import parse_groups
 from sglk.errors import ConfigError
 from sglk.server.gateway import all_elsewhere
 from sglk.testing.tiny import write_tiny_model
-from tests.upstream.stand_ins import client, stand_in
+from sglk.upstream.launch import free_port
+from tests.upstream.stand_ins import client, stand_in, wait_for
+
+GONE = "{name: gone, url: 'http://127.0.0.1:9', weight: 1}"
+"""A server that is never there."""
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +52,17 @@ def bad(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def several(folder: Path, gpu: str, other: str, bad: str) -> Iterator[httpx.Client]:
-    """A gateway before three servers, of which `gpu` gets a key and `bad` no traffic."""
+    """A gateway before four servers, of which `gpu` gets a key, `bad` no traffic, and `gone` is not there."""
     (folder / "key").write_text("far-key\n")
     keyed = f"{{name: gpu, url: '{gpu}', weight: 80, api_key_file: '{folder / 'key'}'}}"
-    groups = f"groups=[{keyed}, {{name: other, url: '{other}/v1', weight: 20}}, {{name: bad, url: '{bad}', weight: 0}}]"
+    more = f"{{name: other, url: '{other}/v1', weight: 20}}, {{name: bad, url: '{bad}', weight: 0}}"
+    groups = f"groups=[{keyed}, {more}, {GONE}]"
     with gateway(folder, "several", groups, "router.step_timeout_s=1") as server, client(server.url) as http:
         yield http
 
 
 def ask(http: httpx.Client, prompt: str, **fields: Any) -> httpx.Response:
     return http.post("/v1/completions", json={"model": "m", "prompt": prompt, **fields})
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    over_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < over_s, what
-        time.sleep(0.02)
 
 
 def picks(http: httpx.Client) -> dict[str, int]:
@@ -89,7 +86,7 @@ def test_what_an_engine_refuses_comes_as_it_is_and_opens_no_breaker(several: htt
         assert (answer.status_code, answer.json()["error"]["message"]) == (400, "too long")
     assert sum(picks(several).values()) == before + 5
     replicas = [each for group in several.get("/admin/groups").json()["groups"] for each in group["replicas"]]
-    assert {each["breaker"] for each in replicas} == {"closed"}
+    assert {each["breaker"] for each in replicas if not each["name"].startswith("gone")} == {"closed"}
 
 
 @pytest.mark.parametrize("order", ["cut", "stall"])
@@ -132,7 +129,7 @@ def test_a_conversation_stays_where_it_began(several: httpx.Client) -> None:
     for _ in range(6):
         several.post("/v1/completions", json={"model": "m", "prompt": "hi"}, headers={"x-session-id": "abc"})
     moved = {name: count - before[name] for name, count in picks(several).items()}
-    assert sorted(moved.values()) == [0, 0, 6]
+    assert sorted(moved.values()) == [0, 0, 0, 6]
 
 
 def test_figures_are_told_for_each_group(several: httpx.Client) -> None:
@@ -165,6 +162,29 @@ def test_a_server_gets_its_own_key_and_the_requests_id(several: httpx.Client, gp
         seen = direct.get("/seen").json()["headers"]
     assert (seen["authorization"], seen["x-request-id"]) == ("Bearer far-key", "mine")
     several.post("/admin/groups/rollback").raise_for_status()
+
+
+def test_it_serves_without_the_server_that_is_not_there_and_without_torch(several: httpx.Client, folder: Path) -> None:
+    (gone,) = [group for group in several.get("/admin/groups").json()["groups"] if group["name"] == "gone"]
+    assert gone["replicas"][0]["state"] in ("failed", "restarting")
+    said = (folder / "several.log").read_text()
+    assert (
+        "WARNING: serving without gone/0, which is looked for again: gone/0: the server at http://127.0.0.1:9" in said
+    )
+    process = Path("/proc") / str(several.get("/server_info").json()["pid"])
+    assert "libtorch" not in (process / "maps").read_text()
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_late_is_taken_in(folder: Path, gpu: str) -> None:
+    port = free_port()
+    groups = f"groups=[{{name: gpu, url: '{gpu}', weight: 1}}, {{name: late, url: 'http://127.0.0.1:{port}'}}]"
+    with gateway(folder, "early", groups, "router.restart_wait_s=0.1") as server, client(server.url) as http:
+        assert ask(http, "hello").status_code == 200
+        with stand_in(folder, "late", port):
+            wait_for(lambda: http.get("/admin/groups").json()["groups"][1]["replicas"][0]["state"] == "serving", "late")
+            assert {ask(http, "hello").status_code for _ in range(4)} == {200}
+            assert picks(http)["late"] >= 1
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from sglk.errors import ConfigError, RunError
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
 from sglk.upstream.process import last_words
-from tests.upstream.stand_ins import client, is_running, path_with_stand_in
+from tests.upstream.stand_ins import client, is_running, path_with_stand_in, wait_for
 
 VLLM_ENDS = [
     "(Worker pid=9) ERROR 11-29 22:04:39 [multiproc_executor.py:1063] Traceback (most recent call last):",
@@ -37,13 +35,6 @@ def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaConfig:
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     words = ["engine=sglang", "model.package=null", "model.hub_id=org/m", f"engine.logs={tmp_path}", "profiles=none"]
     return alone(compose("serve", words).config)[0]
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    over_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < over_s, what
-        time.sleep(0.02)
 
 
 def test_an_engine_is_ready_with_its_first_token_and_stops_with_its_workers(
@@ -95,11 +86,17 @@ def test_when_one_of_several_fails_none_is_left(
     replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
-    nowhere = replace(replica.group, name="gone", devices=[], url="http://127.0.0.1:9")
-    with pytest.raises(RunError, match=r"gone/0: the server at http://127.0.0.1:9 does not generate"):
-        launch_all([replica, ReplicaConfig("gone/0", nowhere, replica.config)])
+    other = replace(replica.config, engine=replace(replica.config.engine, version="0.5.23"))
+    with pytest.raises(ConfigError, match=r"the command is made for 0.5.23"):
+        launch_all([replica, ReplicaConfig("other/0", replace(replica.group, name="other"), other)])
     started = (tmp_path / "pids").read_text().split()[:2] if (tmp_path / "pids").exists() else []
     assert not any(is_running(int(pid)) for pid in started)
+
+
+def test_servers_elsewhere_may_be_missing_but_not_all_of_them(replica: ReplicaConfig) -> None:
+    nowhere = replace(replica.group, name="gone", devices=[], url="http://127.0.0.1:9")
+    with pytest.raises(RunError, match=r"gone/0: the server at http://127.0.0.1:9 does not generate: .*refused"):
+        launch_all([ReplicaConfig("gone/0", nowhere, replica.config)])
 
 
 def test_another_version_or_none_is_said_before_anything_starts(
