@@ -19,8 +19,8 @@ START_S = 600.0
 """An engine imports a gigabyte of Python first; on a busy machine that takes minutes."""
 
 QUIET = {
-    # Its scheduler takes a whole core while it has nothing to do, and sglk asks for a token of its own when it starts.
-    "sglang": ("engine.extra_args.sleep_on_idle=true", "engine.extra_args.skip_server_warmup=true"),
+    # Its scheduler takes a whole core while it has nothing to do.
+    "sglang": ("engine.extra_args.sleep_on_idle=true",),
     "vllm": (),
 }
 """What lets an engine leave the machine to what is tried."""
