@@ -20,7 +20,7 @@ class ProductKernel:
         self._product.restype = None
         self._product.argtypes = [
             *(number, pointer, number, pointer, pointer, pointer, ctypes.c_float, size, size, size),
-            *(pointer, pointer, size, pointer, size, pointer, pointer, number),
+            *(pointer, pointer, size, pointer, size, pointer, pointer, pointer, number),
         ]
         self._rows = library.sglk_rows
         self._rows.restype = None
@@ -63,6 +63,7 @@ class ProductKernel:
         x_TE = x_TE.contiguous()
         y_TO = torch.empty(len(x_TE), outputs)
         zeros = weight.zeros_NGP
+        room_N = torch.empty(2 * x_TE.numel()) if len(x_TE) > 1 else None
         self._product(
             *_stored(weight),
             None if zeros is None else zeros.data_ptr(),
@@ -77,6 +78,7 @@ class ProductKernel:
             len(x_TE),
             None if bias_O is None else bias_O.data_ptr(),
             y_TO.data_ptr(),
+            None if room_N is None else room_N.data_ptr(),
             torch.get_num_threads(),
         )
         return y_TO

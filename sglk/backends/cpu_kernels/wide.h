@@ -1,0 +1,78 @@
+/* As many floats at a time as the widest registers hold: 16 with AVX-512, else 8. Every lane counts for itself, so the
+ * width changes no bit of a result. */
+
+#ifndef SGLK_WIDE_H
+#define SGLK_WIDE_H
+
+#include "vectors.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#define WIDE 16
+typedef float wides __attribute__((vector_size(64)));
+typedef float wides_anywhere __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t wide_ints __attribute__((vector_size(64)));
+
+INLINE wides spread(float value) { return (wides)_mm512_set1_ps(value); }
+
+INLINE wides load_wide(const float *from) { return *(const wides_anywhere *)from; }
+
+INLINE void store_wide(float *to, wides value) { *(wides_anywhere *)to = value; }
+
+INLINE wides multiply_add_wide(wides a, wides b, wides c) {
+    return (wides)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+
+INLINE wide_ints load_wide_bytes(const uint8_t *from) {
+    return (wide_ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+
+INLINE wides two_floats(floats low, floats high) {
+    return (wides)_mm512_insertf32x8(_mm512_castps256_ps512((__m256)low), (__m256)high, 1);
+}
+
+/* Sixteen numbers from element `at` on, unscaled. */
+INLINE wides load_wide_kind(const void *from, size_t at, int kind) {
+    if (kind == FP32) return load_wide((const float *)from + at);
+    if (kind == FP16)
+        return (wides)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)from + at)));
+    if (kind == BF16) {
+        const __m256i numbers = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + at));
+        return (wides)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16);
+    }
+    if (kind == INT8)
+        return (wides)_mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)((const int8_t *)from + at))));
+    return two_floats(load_kind(from, at, kind), load_kind(from, at + LANES, kind));
+}
+
+/* The low half of each byte. */
+INLINE wides low_numbers(wide_ints bytes) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return (wides)_mm512_permutexvar_ps((__m512i)bytes, numbers);
+}
+
+INLINE wides high_numbers(wide_ints bytes) { return low_numbers((wide_ints)_mm512_srli_epi32((__m512i)bytes, 4)); }
+#else
+#define WIDE LANES
+typedef floats wides;
+typedef ints wide_ints;
+
+INLINE wides spread(float value) { return splat(value); }
+
+INLINE wides load_wide(const float *from) { return load(from); }
+
+INLINE void store_wide(float *to, wides value) { store(to, value); }
+
+INLINE wides multiply_add_wide(wides a, wides b, wides c) { return multiply_add(a, b, c); }
+
+INLINE wide_ints load_wide_bytes(const uint8_t *from) { return load_bytes(from); }
+
+INLINE wides load_wide_kind(const void *from, size_t at, int kind) { return load_kind(from, at, kind); }
+
+/* The low half of each byte. */
+INLINE wides low_numbers(wide_ints bytes) { return to_floats(bytes & 15); }
+
+INLINE wides high_numbers(wide_ints bytes) { return to_floats(bytes >> 4); }
+#endif
+
+#endif
