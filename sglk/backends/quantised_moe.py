@@ -36,7 +36,7 @@ def run_quantised_experts(
 ) -> torch.Tensor:
     """Return y_TE as `run_experts` does, each product one of `scheme`.
 
-    `gate_up` is [X * 2F, E] and `down` [X * E, F], expert after expert.
+    `gate_up` is [X * 2F, E] and `down` [X * E, F], each of X `matrices`, expert after expert.
     """
     return weighted_experts(x_TE, gate_up, down, weights_TC, ids_TC, experts, PRODUCTS[scheme])
 

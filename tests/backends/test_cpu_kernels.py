@@ -17,7 +17,7 @@ from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
 from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
-from sglk.backends.quantised import QuantisedMatrix
+from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.quantised_moe import run_quantised_experts
 from sglk.backends.rows import PagedRows
 
@@ -234,9 +234,9 @@ def test_nan_in_a_key_shows_and_the_least_numbers_count(kv_dtype: str) -> None:
 EXPERTS, TOP_K = 5, 2
 
 
-@pytest.mark.parametrize("scheme", ["fp32", "bf16", "w8a16", "w8a16 with zeros", "w4a16", "fp8"])
-def test_a_token_visits_experts_alone_as_among_others(scheme: str) -> None:
-    hidden, width = 320, 96
+@pytest.mark.parametrize("scheme", ["fp32", "bf16", "w8a8", "w8a16", "w8a16 with zeros", "w4a16", "fp8"])
+@pytest.mark.parametrize(("hidden", "width"), [(320, 96), (90, 42)], ids=["in panels", "beside panels"])
+def test_a_token_visits_experts_alone_as_among_others(scheme: str, hidden: int, width: int) -> None:
     gate_up, down = randn(EXPERTS, 2 * width, hidden, seed=1) / 18, randn(EXPERTS, hidden, width, seed=2) / 10
     traits: dict[str, Trait] = {"experts": EXPERTS, "top_k": TOP_K, "hidden": hidden, "width": width}
     rest: tuple[Any, ...] = ()
@@ -244,15 +244,19 @@ def test_a_token_visits_experts_alone_as_among_others(scheme: str) -> None:
     if scheme not in FLOATS:
         kind = scheme.partition(" ")[0]
         bound = chosen(
-            run_quantised_experts, **traits, scheme=kind, group_size=32, symmetric=scheme in ("w8a16", "fp8")
+            run_quantised_experts, **traits, scheme=kind, group_size=32, symmetric=scheme in ("w8a8", "w8a16", "fp8")
         )
-        weights: list[Any] = [quantised(scheme, each.flatten(0, 1)) for each in (gate_up, down)]
+        stacked = [quantised(scheme, each.flatten(0, 1)) for each in (gate_up, down)]
+        weights: list[Any] = [replace(each, matrices=EXPERTS) for each in stacked]
         rest = (EXPERTS, kind)
     else:
         bound = chosen(moe_ops.run_experts, dtype=scheme, **traits)
         weights = [gate_up.to(dtype), down.to(dtype)]
     assert bound.packing is not None
     packed = [bound.packing.pack(each) for each in weights]
+    for stored, each in zip(packed, weights, strict=True):
+        back = bound.packing.unpack(stored)
+        assert torch.equal(full_precision(back), full_precision(each))
     x_TE = randn(TOKENS, hidden).to(dtype)
     weights_TC, ids_TC = moe_ops.route.reference(randn(TOKENS, EXPERTS, seed=3), TOP_K, True)
     together = bound(x_TE, *packed, weights_TC, ids_TC, *rest)

@@ -42,6 +42,7 @@ class ExpertKernels:
         scheme: str,
     ) -> torch.Tensor:
         """Return y_TE; `gate_up` and `down` are what `pack_quantised` returned."""
+        _check(gate_up, down, experts)
         gate_up, down = (replace(each, shape=(each.shape[0] // experts, each.shape[1])) for each in (gate_up, down))
         return self._run(self._product.of_experts, x_TE, gate_up, down, weights_TC, ids_TC)
 
@@ -56,6 +57,7 @@ class ExpertKernels:
         scheme: str,
     ) -> torch.Tensor:
         """Return y_TE; `gate_up` and `down` are what `pack_int8` returned."""
+        _check(gate_up, down, experts)
         return self._run(self._int8.of_experts, x_TE, gate_up, down, weights_TC, ids_TC)
 
     def _run(
@@ -73,3 +75,10 @@ class ExpertKernels:
         hidden_RF = self._elementwise.silu_and_mul(gate_up_R2F).to(dtype).float()
         y_RE = multiply(hidden_RF, down, visits).to(dtype).float()
         return self._elementwise.weighted_sum(y_RE, visits.places_TC, weights_TC).to(dtype)
+
+
+def _check(gate_up: Any, down: Any, experts: int) -> None:
+    # C reads wherever it is told to.
+    for packed in (gate_up, down):
+        if packed.original.matrices != experts:
+            raise ValueError(f"a matrix of {packed.original.matrices} was packed, one of {experts} experts is expected")

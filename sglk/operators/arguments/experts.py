@@ -3,6 +3,7 @@
 No two scores of a token are alike, so that only one choice of experts is right.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ def run_quantised_experts_arguments(shape: Shape, generator: torch.Generator) ->
     """Return x_TE, gate_up, down, weights_TC, ids_TC, the number of experts and the scheme."""
     experts, hidden, width, scheme = (shape[name] for name in ("experts", "hidden", "width", "scheme"))
     x_TE = normal(generator, shape["dtype"], shape["tokens"], hidden)
-    gate_up = quantised_matrix(scheme, shape, experts * 2 * width, hidden, generator)
-    down = quantised_matrix(scheme, shape, experts * hidden, width, generator)
+    gate_up = replace(quantised_matrix(scheme, shape, experts * 2 * width, hidden, generator), matrices=experts)
+    down = replace(quantised_matrix(scheme, shape, experts * hidden, width, generator), matrices=experts)
     return x_TE, gate_up, down, *visits(shape, generator), experts, scheme
 
 
