@@ -16,6 +16,9 @@ from sglk.errors import RequestError
 
 LIBRARY = "llguidance"
 
+_MARK = "\x02"
+"""A byte that no text has, and no piece of a vocabulary joins with others."""
+
 
 class Vocabulary(Protocol):
     """The part of a tokenizer that grammars need."""
@@ -77,7 +80,8 @@ class Compiler:
         """
         self._vocab_size = len(table.tokens)
         self._library = import_module(LIBRARY)
-        wrapped = _WrappedTable(table, encode or self._longest_tokens)
+        self._tokens, self._encode = table.tokens, encode or (lambda text: [])
+        wrapped = _WrappedTable(table, self._tokens_of)
         self._tokenizer = self._library.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=table.end_token_ids)
 
     def __call__(self, grammar: Grammar) -> Any:
@@ -102,9 +106,17 @@ class Compiler:
         # As one terminal, thousands of texts cost no more than a few; as rules they would be parsed side by side.
         return self._library.grammar_from("lark", f"start: CHOICE\nCHOICE: {' | '.join(map(json.dumps, choices))}")
 
-    def _longest_tokens(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer.greedy_tokenize(text)
-        return tokens
+    def _tokens_of(self, text: str) -> list[int]:
+        """Return tokens that spell `text`, best the model's own; some vocabularies put a space before every text."""
+        for lead in ("", _MARK):
+            tokens = self._encode(lead + text)
+            spelt = [self._tokens[token] for token in tokens]
+            while lead and lead.encode() in b"".join(spelt):
+                tokens, spelt = tokens[1:], spelt[1:]
+            if b"".join(spelt) == text.encode():
+                return tokens
+        longest: list[int] = self._tokenizer.greedy_tokenize(text)
+        return longest
 
 
 def _read_json(grammar: Grammar) -> Any:

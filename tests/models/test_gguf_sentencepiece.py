@@ -1,5 +1,6 @@
 """Text is cut into pieces as llama.cpp cuts it, which merges the neighbours that make the piece of the best score."""
 
+import json
 import random
 from itertools import pairwise
 from typing import Any
@@ -8,6 +9,8 @@ import gguf
 import pytest
 
 from sglk.engine.detokenizer import Detokenizer
+from sglk.engine.grammar import Grammars
+from sglk.engine.messages import Grammar
 from sglk.errors import ModelLoadError
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_sentencepiece import SPACE
@@ -80,6 +83,18 @@ def test_an_answer_keeps_its_first_space_after_any_prompt(tmp_path):
     for prompt in ("and", "好", "好" * 7, "👩👩👩👩", "x好👩"):
         streamed = Detokenizer(tokenizer, tokenizer.encode(prompt))
         assert streamed.push(TOKENS.index("▁the")) == " the", prompt
+
+
+@pytest.mark.parametrize("text", ["the", "thing and  the", "é 你好", " an"])
+def test_an_answer_can_be_guided_through_any_text(tmp_path, text):
+    tokenizer = tokenizer_of(tmp_path / "v.gguf")
+    guide = Grammars(tokenizer, len(TOKENS), {2}).guide(Grammar("choice", json.dumps([text])))
+    answer: list[int] = []
+    while not answer or answer[-1] != 2:
+        mask = guide.allowed()
+        answer.append(max(token for token in range(len(TOKENS)) if mask[token // 32] >> (token % 32) & 1))
+        guide.follow(answer, 0)
+    assert b"".join(map(tokenizer.token_bytes, answer[:-1])).decode() == text
 
 
 def test_special_tokens_match_whole_and_the_text_after_begins_a_word(tmp_path):
