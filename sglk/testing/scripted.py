@@ -57,16 +57,16 @@ class ScriptedRunner:
         self.closed = False
         self.lose: Callable[[str], None] = _not_watched
         self._page_size = 1
-        self._pages: list[list[tuple[int, int]]] = []
+        self._pages = _Pages(0, 1)
 
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return `max_total_tokens`, or the size given at construction."""
         return runtime.max_total_tokens or self._kv_tokens
 
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
-        """Make an empty pool."""
+        """Make an empty pool, whose pages come into being when they are touched: it may be a huge one."""
         self._page_size = page_size
-        self._pages = [[EMPTY] * page_size for _ in range(num_pages)]
+        self._pages = _Pages(num_pages, page_size)
 
     def launch(self, batch: Batch) -> Callable[[], list[RowResult | None]]:
         """Return `run` itself."""
@@ -142,6 +142,20 @@ class ScriptedRunner:
         if row.sampling.temperature > 1e-4:
             state = _mix(state, row.seed, row.num_generated)
         return _mix(state, 0, len(history)) % self.vocab_size
+
+
+class _Pages(dict[int, list[tuple[int, int]]]):
+    """Pages of empty slots by number; IndexError for a number that the pool does not have."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self._num_pages = num_pages
+        self._page_size = page_size
+
+    def __missing__(self, page: int) -> list[tuple[int, int]]:
+        if not 0 <= page < self._num_pages:
+            raise IndexError(f"page {page} is not one of {self._num_pages}")
+        self[page] = slots = [EMPTY] * self._page_size
+        return slots
 
 
 def _not_watched(reason: str) -> None:

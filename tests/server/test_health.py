@@ -1,5 +1,3 @@
-import time
-
 from sglk.engine.batch import Batch
 from sglk.testing.scripted import ScriptedRunner
 from tests.server.serving import ENDLESS, Served, error_of, patient_runner, serving, wait_until
@@ -52,17 +50,13 @@ def test_a_server_that_shuts_down_is_not_ready() -> None:
         assert served.get("/health").status_code == 503
 
 
-def test_liveness_needs_no_free_slot_and_answers_at_once_under_load() -> None:
+def test_liveness_needs_no_free_slot() -> None:
     with serving(patient_runner(), max_running_requests=16) as served:
         connections = [served.call("/v1/completions", {**ENDLESS, "stream": True}) for _ in range(64)]
         wait_until(lambda: served.deployment.bridge.open_requests == 64)
-        times = []
-        for _ in range(100):
-            start = time.perf_counter()
+        for _ in range(20):
             assert served.get("/health").status_code == 200
-            times.append(time.perf_counter() - start)
+            assert served.deployment.bridge.open_requests == 64
         for connection in connections:
             connection.close()
         served.wait_idle()
-
-    assert sorted(times)[98] < 0.2

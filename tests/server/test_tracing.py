@@ -197,7 +197,7 @@ def test_a_collector_that_is_away_costs_no_request_and_not_the_end(monkeypatch: 
     began = time.monotonic()
     with tracing_to(url, MODEL) as on_end, serving(on_end=on_end) as served:
         assert served.post("/v1/completions", BODY).status_code == 200
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_without_an_endpoint_nothing_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
