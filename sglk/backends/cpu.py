@@ -36,10 +36,10 @@ class CpuBackend(DeviceBackend):
     read. With `dtype=bf16` or `fp16` weights, KV cache and what passes between ops have 16 bits: an op widens what it
     reads, computes in fp32 and rounds its result once. That halves the KV cache and is no faster.
 
-    With the own kernels (`sglk.backends.cpu_kernels`) a request's logits have the same bits in every dtype whatever
-    is computed beside it; with torch's ops, which run where there is no C compiler, its last bits may differ. So they
-    may where no kernel takes the shape: heads that are no multiple of 8 or wider than 256, quantised experts whose
-    hidden width is no multiple of 64 or whose own is none of 32, and act-order weights that are split over ranks.
+    With the own kernels (`sglk.backends.cpu_kernels`) a request's logits have the same bits in every dtype, whatever
+    is computed beside it and however many ranks there are; with torch's ops, which run where there is no C compiler,
+    its last bits may differ. So they may where no kernel takes the shape: heads wider than 256, and quantised weights
+    with an odd number of inputs or of inputs that share a scale.
     """
 
     name = "cpu"

@@ -26,8 +26,11 @@ struct pool {
     int kind;
     const void *keys, *values;
     const float *key_scales, *value_scales;
-    size_t heads, width;
+    /* `filled` is D filled up with zeros to whole registers. */
+    size_t heads, width, filled;
 };
+
+INLINE size_t fill(size_t width) { return (width + LANES - 1) / LANES * LANES; }
 
 struct row {
     const int64_t *pages;
@@ -41,7 +44,8 @@ struct tile {
     float scale;
 };
 
-/* Tokens [from, to) of one block in fp32: keys [D, TOKENS], zeros where there is no token; values a row each. */
+/* Tokens [from, to) of one block in fp32: keys [D, TOKENS], zeros where there is no token; values a row each, filled
+ * up. */
 struct block {
     size_t from, to;
     float *keys;
@@ -49,8 +53,17 @@ struct block {
     float value_scales[TOKENS];
 };
 
-/* The maximum, the sum of exponentials, and D weighted sums. */
-INLINE size_t state_size(size_t width) { return width + 2; }
+/* The maximum, the sum of exponentials, and weighted sums, filled up. */
+INLINE size_t state_size(size_t filled) { return filled + 2; }
+
+/* As `load_kind`, of `left` numbers that a head has from there on. */
+INLINE floats load_left(const void *from, size_t at, size_t left, int kind) {
+    if (left >= LANES) return load_kind(from, at, kind);
+    const size_t size = kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1;
+    char numbers[4 * LANES] = {0};
+    memcpy(numbers, (const char *)from + at * size, left * size);
+    return load_kind(numbers, 0, kind);
+}
 
 INLINE size_t first_seen(const struct tile *tile, size_t query) {
     const size_t end = tile->position + query + 1;
@@ -85,7 +98,8 @@ INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, s
             floats x[LANES];
             for (size_t lane = 0; lane < LANES; lane++) {
                 const int there = t + lane >= block->from && t + lane < block->to;
-                x[lane] = there ? load_kind(pool->keys, places[t + lane] * pool->width + d, kind) : splat(0);
+                const size_t at = there ? places[t + lane] * pool->width + d : 0;
+                x[lane] = there ? load_left(pool->keys, at, pool->width - d, kind) : splat(0);
                 if (kind == INT8 && there) x[lane] *= pool->key_scales[places[t + lane]];
             }
             transpose(x);
@@ -96,12 +110,13 @@ INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, s
 INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
     for (size_t t = block->from; t < block->to; t++) {
         const size_t at = places[t] * pool->width;
-        if (kind == FP32) {
+        if (kind == FP32 && pool->width == pool->filled) {
             block->values[t] = (const float *)pool->values + at;
             continue;
         }
-        float *to = room + t * pool->width;
-        for (size_t d = 0; d < pool->width; d += LANES) store(to + d, load_kind(pool->values, at + d, kind));
+        float *to = room + t * pool->filled;
+        for (size_t d = 0; d < pool->width; d += LANES)
+            store(to + d, load_left(pool->values, at + d, pool->width - d, kind));
         block->values[t] = to;
         if (kind == INT8) block->value_scales[t] = pool->value_scales[places[t]];
     }
@@ -118,7 +133,7 @@ static void read_block(const struct pool *pool, const struct row *row, size_t he
     size_t places[TOKENS];
     for (size_t token = from; token < to; token++) places[token - start] = slot_of(row, token) * pool->heads + head;
     block->from = from - start, block->to = to - start, block->keys = room;
-    float *rest = room + TOKENS * pool->width;
+    float *rest = room + TOKENS * pool->filled;
     switch (pool->kind) {
     case FP32: read_kind(FP32, pool, places, block, rest); break;
     case FP16: read_kind(FP16, pool, places, block, rest); break;
@@ -210,7 +225,7 @@ INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile,
     for (size_t i = 0; i < count; i++) {
         const size_t line = first + i;
         q[i] = tile->q + line / tile->group * tile->stride + line % tile->group * pool->width;
-        own[i] = states + line * state_size(pool->width);
+        own[i] = states + line * state_size(pool->filled);
     }
     score(count, q, block->keys, pool->width, tile->scale, scores);
     for (size_t i = 0; i < count; i++) {
@@ -222,15 +237,15 @@ INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile,
             for (size_t t = block->from; t < block->to; t++) scores[i][t] *= block->value_scales[t];
     }
     size_t d = 0;
-    for (; d + VECTORS * LANES <= pool->width; d += VECTORS * LANES)
+    for (; d + VECTORS * LANES <= pool->filled; d += VECTORS * LANES)
         add_values(count, VECTORS, own, shrinks, scores, block, d);
-    for (; d < pool->width; d += LANES) add_values(count, 1, own, shrinks, scores, block, d);
+    for (; d < pool->filled; d += LANES) add_values(count, 1, own, shrinks, scores, block, d);
 }
 
 /* All lines of a tile over tokens [start, end) of their row, which are of one part. */
 static void attend_part(const struct pool *pool, const struct row *row, size_t head, const struct tile *tile,
                         size_t start, size_t end, float *states, float *room) {
-    const size_t lines = tile->queries * tile->group, size = state_size(pool->width), seen = first_seen(tile, 0);
+    const size_t lines = tile->queries * tile->group, size = state_size(pool->filled), seen = first_seen(tile, 0);
     for (size_t line = 0; line < lines; line++) {
         states[line * size] = -INFINITY;
         memset(states + line * size + 1, 0, (size - 1) * sizeof *states);
@@ -255,34 +270,36 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
 }
 
 /* Add the state of a later part; one that saw nothing changes nothing. */
-static void add_part(float *total, const float *state, size_t width) {
+static void add_part(float *total, const float *state, size_t filled) {
     if (state[1] == 0) return;
     if (total[1] == 0) {
-        memcpy(total, state, state_size(width) * sizeof *total);
+        memcpy(total, state, state_size(filled) * sizeof *total);
         return;
     }
     const float highest = total[0] > state[0] ? total[0] : state[0];
     const float old = exponential(splat(total[0] - highest))[0], new = exponential(splat(state[0] - highest))[0];
     total[0] = highest;
     total[1] = total[1] * old + state[1] * new;
-    for (size_t d = 2; d < width + 2; d += LANES)
+    for (size_t d = 2; d < filled + 2; d += LANES)
         store(total + d, multiply_add(load(state + d), splat(new), load(total + d) * old));
 }
 
 INLINE void finish(const float *state, size_t width, float *out) {
-    for (size_t d = 0; d < width; d += LANES) store(out + d, load(state + 2 + d) / state[1]);
+    size_t d = 0;
+    for (; d + LANES <= width; d += LANES) store(out + d, load(state + 2 + d) / state[1]);
+    for (; d < width; d++) out[d] = state[2 + d] / state[1];
 }
 
 /* q and out are [B, H, D], rows of q `stride` floats apart; the pools are [S, K, D], their scales [S, K]; the tokens of
  * row b are in the pages of line b of `table`, which has `columns`. The parts of a row are computed side by side.
- * `states` holds B * parts * H * (D + 2) floats, `room` 64 * D for each thread. */
+ * `states` holds B * parts * H * (D + 2) floats, `room` 64 * D for each thread, with D filled up. */
 void sglk_attention_decode(int kind, const float *q, size_t stride, const void *keys, const void *values,
                            const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
                            size_t page_size, const int64_t *lengths, size_t rows, size_t window, size_t heads,
                            size_t kv_heads, size_t width, float scale, float *out, float *states, size_t parts,
                            float *room, int threads) {
-    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width};
-    const size_t group = heads / kv_heads, size = state_size(width);
+    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width, fill(width)};
+    const size_t group = heads / kv_heads, size = state_size(pool.filled);
     const long tasks = (long)(rows * parts * kv_heads);
 #pragma omp parallel num_threads(threads) if (threads > 1 && tasks > 1)
     {
@@ -296,7 +313,8 @@ void sglk_attention_decode(int kind, const float *q, size_t stride, const void *
             const size_t end = start + PART < length ? start + PART : length;
             float *own = states + ((b * parts + part) * heads + head * group) * size;
             if (start < length)
-                attend_part(&pool, &row, head, &tile, start, end, own, room + omp_get_thread_num() * 2 * TOKENS * width);
+                attend_part(&pool, &row, head, &tile, start, end, own,
+                            room + omp_get_thread_num() * 2 * TOKENS * pool.filled);
             else
                 for (size_t g = 0; g < group; g++) own[g * size + 1] = 0;
         }
@@ -304,7 +322,7 @@ void sglk_attention_decode(int kind, const float *q, size_t stride, const void *
         for (long task = 0; task < (long)(rows * heads); task++) {
             const size_t b = task / heads, head = task % heads;
             float *total = states + (b * parts * heads + head) * size;
-            for (size_t part = 1; part < parts; part++) add_part(total, total + part * heads * size, width);
+            for (size_t part = 1; part < parts; part++) add_part(total, total + part * heads * size, pool.filled);
             finish(total, width, out + (b * heads + head) * width);
         }
     }
@@ -313,13 +331,13 @@ void sglk_attention_decode(int kind, const float *q, size_t stride, const void *
 /* A tile of a prompt over all of its parts; `states` holds two states a line. */
 static void attend_tile(const struct pool *pool, const struct row *row, size_t head, const struct tile *tile,
                         size_t heads, float *out, float *states, float *room) {
-    const size_t lines = tile->queries * tile->group, size = state_size(pool->width);
+    const size_t lines = tile->queries * tile->group, size = state_size(pool->filled);
     const size_t end = tile->position + tile->queries;
     float *part = states + lines * size;
     for (size_t line = 0; line < lines; line++) states[line * size + 1] = 0;
     for (size_t start = first_seen(tile, 0) / PART * PART; start < end; start += PART) {
         attend_part(pool, row, head, tile, start, start + PART < end ? start + PART : end, part, room);
-        for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->width);
+        for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->filled);
     }
     for (size_t line = 0; line < lines; line++) {
         const size_t at = line / tile->group * heads + head * tile->group + line % tile->group;
@@ -335,8 +353,8 @@ void sglk_attention_prefill(int kind, const float *q, size_t stride, const void 
                             size_t page_size, const int64_t *starts, const int64_t *lengths, size_t rows, size_t window,
                             size_t heads, size_t kv_heads, size_t width, float scale, float *out, float *states,
                             size_t together, float *room, int threads) {
-    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width};
-    const size_t group = heads / kv_heads, size = 2 * together * group * state_size(width);
+    const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width, fill(width)};
+    const size_t group = heads / kv_heads, size = 2 * together * group * state_size(pool.filled);
     for (size_t b = 0; b < rows; b++) {
         const struct row row = {table + b * columns, page_size};
         const size_t count = (size_t)(starts[b + 1] - starts[b]), past = (size_t)lengths[b] - count;
@@ -350,7 +368,7 @@ void sglk_attention_prefill(int kind, const float *q, size_t stride, const void 
             const float *own = q + at * stride + head * group * width;
             const struct tile tile = {own, stride, queries, group, past + i, window, scale};
             attend_tile(&pool, &row, head, &tile, heads, out + at * heads * width, states + thread * size,
-                        room + thread * 2 * TOKENS * width);
+                        room + thread * 2 * TOKENS * pool.filled);
         }
     }
 }

@@ -18,6 +18,8 @@ BLOCK = 32
 TILE = 48
 """Queries times heads of a prompt that meet a block of tokens while it is in the nearest cache."""
 WIDEST = 256
+LANES = 8
+"""Numbers that are taken at once: the last ones of a head are filled up with zeros."""
 
 
 class AttentionKernel:
@@ -47,7 +49,7 @@ class AttentionKernel:
         """Return out_BHD."""
         batch, heads, width = q_BHD.shape
         arrays = self._arrays(rows)
-        states = batch * arrays.parts * heads * (width + 2)
+        states = batch * arrays.parts * heads * (_filled(width) + 2)
         pools = (k_pool_SKD, v_pool_SKD)
         return self._attend(self._decode, q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts)
 
@@ -65,7 +67,7 @@ class AttentionKernel:
         arrays = self._arrays(rows)
         group = heads // k_pool_SKD.shape[1]
         together = max(1, TILE // group)
-        states = torch.get_num_threads() * 2 * together * group * (width + 2)
+        states = torch.get_num_threads() * 2 * together * group * (_filled(width) + 2)
         pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
         return self._attend(self._prefill, q_THD, pools, lens, arrays, scale, scales, states, together)
 
@@ -95,7 +97,7 @@ class AttentionKernel:
         keys, values = pools_SKD
         threads = torch.get_num_threads()
         out_THD = torch.empty(q_THD.shape)
-        room_N = torch.empty(states + threads * 2 * BLOCK * width)
+        room_N = torch.empty(states + threads * 2 * BLOCK * _filled(width))
         function(
             KINDS[keys.dtype],
             q_THD.data_ptr(),
@@ -135,6 +137,10 @@ class RowArrays:
         self.window = rows.window or 0
         self.parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
         """Of a row that decodes, at most."""
+
+
+def _filled(width: int) -> int:
+    return -(-width // LANES) * LANES
 
 
 def _array(numbers: IntArray) -> IntArray:

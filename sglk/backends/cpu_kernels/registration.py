@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglk.backends import moe_ops, quantised_linear, reference, sampling_ops
-from sglk.backends.constraints import Constraint, Traits, at_most, multiple_of, one_of
+from sglk.backends.constraints import Constraint, Traits, at_most, one_of
 from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
 from sglk.backends.cpu_kernels.experts import ExpertKernels
@@ -83,7 +83,7 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     stored, int8s = one_of("scheme", "w8a16", "w4a16", "fp8"), one_of("scheme", "w8a8")
     ops.register(run_quantised_experts, PROVIDER, experts.quantised, DTYPES, stored, *pairs, packing=QUANTISED)
     ops.register(run_quantised_experts, PROVIDER, experts.w8a8, DTYPES, int8s, *pairs, packing=INT8)
-    heads = (multiple_of("head_dim", 8), at_most("head_dim", WIDEST))
+    heads = (at_most("head_dim", WIDEST),)
     # The kernel reads the page table on the host, which a recorded step has no more of.
     now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
     offer(reference.attention_prefill, attention.prefill, (0,), ATTENDED, *heads)
