@@ -9,7 +9,6 @@ Latencies and token rates are those of completed requests. A figure without data
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 
 from sglk.bench.record import Counts, RequestRecord
 from sglk.config.bench_schema import SloConfig
@@ -72,8 +71,7 @@ def meets(request: RequestRecord, slo: SloConfig) -> bool:
 
     A request without a first token cannot keep a TTFT limit; one with a single token has no TPOT to break.
     """
-    limits: dict[str, float | None] = asdict(slo)
-    for name, limit in limits.items():
+    for name, limit in vars(slo).items():
         value: float | None = getattr(request, name)
         if limit is None or (value is None and name == "tpot_s"):
             continue
@@ -94,7 +92,10 @@ def cached_share(requests: Iterable[RequestRecord]) -> float | None:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the percentile of non-empty `values`, linear between neighbours."""
-    ordered = sorted(values)
+    return _percentile(sorted(values), percent)
+
+
+def _percentile(ordered: Sequence[float], percent: float) -> float:
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -109,7 +110,8 @@ def _values(name: str, completed: Sequence[RequestRecord]) -> list[float]:
 
 def _distribution(name: str, values: Sequence[float]) -> Summary:
     figures: Summary = {f"{name}_mean": _ratio(math.fsum(values), len(values))}
-    figures |= {f"{name}_p{percent}": percentile(values, percent) if values else None for percent in _PERCENTILES}
+    ordered = sorted(values)
+    figures |= {f"{name}_p{percent}": _percentile(ordered, percent) if values else None for percent in _PERCENTILES}
     return figures | {f"{name}_n": len(values)}
 
 

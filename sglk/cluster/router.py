@@ -268,6 +268,7 @@ class Router:
         self._settle(attempt, outcome)
         if outcome == "completed":
             self._group_of(attempt.replica).recent.add(attempt.flight.end(self._monotonic(), failed=False))
+        attempt.flight.attempt = None
         self._forget(attempt.flight)
         attempt.flight.on_output(output)
 

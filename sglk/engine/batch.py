@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BatchRow:
-    """The part of one request that is computed in this step; valid until the scheduler makes the next one."""
+    """The part of one request that is computed in this step; valid until the scheduler takes what it came to."""
 
     request_id: str
     input_ids: Sequence[int]

@@ -1,9 +1,14 @@
 """The prompt tokens of one step: how many there may be, and who shares them."""
 
+import logging
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import BatchRow
+
+logger = logging.getLogger(__name__)
 
 Lead = tuple[int, ...]
 """Beginning of a prompt that other requests with the same beginning wait for while it is computed."""
@@ -53,3 +58,13 @@ class PrefillStep:
         self.scored += len(row.scored)
         if lead is not None:
             self.leads[lead] += 1
+
+
+def chunk_size(runtime: RuntimeConfig) -> int:
+    """Return the most prompt tokens that one request computes in a step."""
+    chunk, cap = runtime.chunked_prefill_size, runtime.max_prefill_tokens
+    if chunk == -1:
+        return sys.maxsize
+    if chunk > cap:
+        logger.warning("runtime.chunked_prefill_size=%d is above max_prefill_tokens=%d; using %d", chunk, cap, cap)
+    return min(chunk, cap)

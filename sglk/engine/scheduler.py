@@ -1,9 +1,7 @@
 """Continuous batching: which tokens of which requests are computed in the next step."""
 
-import logging
 import random
-import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 
 from sglk.cache.pages import PagePool
@@ -16,10 +14,8 @@ from sglk.engine.guide import Guide
 from sglk.engine.logits import logit_rules
 from sglk.engine.messages import Finish, GenerateRequest
 from sglk.engine.policy import find_policy
-from sglk.engine.prefill import Lead, PrefillStep
+from sglk.engine.prefill import Lead, PrefillStep, chunk_size
 from sglk.engine.request import Request
-
-logger = logging.getLogger(__name__)
 
 LEAD_TOKENS = 64
 """How much of a beginning that requests share, beyond what is cached, a step computes again before they wait for it."""
@@ -71,7 +67,7 @@ class Scheduler:
         self._max_running = runtime.max_running_requests
         self._max_prefill_tokens = runtime.max_prefill_tokens
         self._mixes = runtime.enable_mixed_chunk
-        self._chunk_size = _chunk_size(runtime)
+        self._chunk_size = chunk_size(runtime)
         self._radix_min_len = runtime.radix_min_len
         self._order = find_policy(runtime.schedule_policy)
         self._ratio = NewTokenRatio(runtime.schedule_conservativeness)
@@ -147,28 +143,91 @@ class Scheduler:
 
         Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
+        rows, split, decoding = batch.rows, batch.num_prefills, self._decoding
+        assert len(rows) == len(results)
         advanced = []
-        decoding, prefills = self._decoding, batch.num_prefills
-        for index, (row, result) in enumerate(zip(batch.rows, results, strict=True)):
-            request = decoding.get(row.request_id) or self.find(row.request_id)
-            if request is None:
+        for row, result in zip(rows[:split], results[:split], strict=True):
+            request = self.find(row.request_id)
+            if request is None or not self._take(request, row, result):
                 continue
-            if isinstance(result, RowFailure):
-                self._fail(request, result)
-                advanced.append(request)
-                continue
-            request.computed = row.start + len(row.input_ids)
-            # A plain token first: it is what nearly all rows come to.
-            if isinstance(result, int):
-                request.append(result)
-            elif result is None or not request.take(result):
-                continue
-            if index < prefills:
+            if not isinstance(result, RowFailure):
                 request.table.share(tuple(request.tokens[: request.computed]))
             if request.finish is not None:
                 self.remove(request.request_id)
             advanced.append(request)
+        for row, result in zip(rows[split:], results[split:], strict=True):
+            request = decoding.get(row.request_id)
+            if request is None:
+                continue
+            # A plain token first: it is what nearly all rows come to.
+            if isinstance(result, int):
+                request.append(result)
+                request.computed += 1
+                # The row of the next step is this one, moved on, since making one takes far longer.
+                row.input_ids = (result,)
+                row.start += 1
+                row.num_generated += 1
+            elif self._take(request, row, result):
+                request.decode_row = None
+            else:
+                continue
+            if request.finish is not None:
+                self.remove(request.request_id)
+            advanced.append(request)
         return advanced
+
+    def steady_steps(self) -> int:
+        """Return how many more steps are sure to be like the last one, whose rows all decode, while nobody comes.
+
+        In none of them does a request end or get retracted, nor is there room for one that waits.
+        """
+        decoding = self._decoding.values()
+        if self._prefilling is not None or (self._waiting and self.num_running < self._max_running):
+            return 0
+        steps = min([request.most_tokens - len(request.tokens) for request in decoding]) - 1
+        if any(request.stop_ids for request in decoding):
+            return 0
+        while steps and sum(map(len, self._growing_ahead(steps).values())) > self._available_pages:
+            steps //= 2
+        return steps
+
+    def advance(self, batch: Batch, answers: Sequence[Sequence[int]]) -> None:
+        """Do at once what one `update` and one `schedule` do for each token that the rows of `batch` have in `answers`.
+
+        It is the last batch, of which `steady_steps` told how many tokens there may be, and becomes the next one.
+        """
+        steps = len(answers[0])
+        for step, growing in sorted(self._growing_ahead(steps).items()):
+            for request in growing:
+                request.table.reserve(len(request.tokens) + step)
+        for row, tokens in zip(batch.rows, answers, strict=True):
+            request = self._decoding[row.request_id]
+            request.tokens += tokens
+            request.computed += steps
+            row.input_ids = tokens[-1:]
+            row.start += steps
+            row.num_generated += steps
+        for _ in range(steps):
+            self._ratio.decay()
+
+    def _growing_ahead(self, steps: int) -> dict[int, list[Request]]:
+        """Return which requests take a page in which of the next `steps` steps."""
+        found: dict[int, list[Request]] = defaultdict(list)
+        for request in self._decoding.values():
+            for step in range(request.table.capacity - len(request.tokens) + 1, steps + 1, self.pool.page_size):
+                found[step].append(request)
+        return found
+
+    def _take(self, request: Request, row: BatchRow, result: RowResult | None) -> bool:
+        """Take what a row came to; return whether its request got a token or failed."""
+        if isinstance(result, RowFailure):
+            self._fail(request, result)
+            return True
+        request.computed = row.start + len(row.input_ids)
+        if isinstance(result, int):
+            request.append(result)
+            return True
+        return result is not None and request.take(result)
 
     def remove(self, request_id: str, *, keep_kv: bool = True) -> Request | None:
         """Drop a live request and free its pages; the prefix cache keeps its KV unless that may be wrong."""
@@ -203,7 +262,7 @@ class Scheduler:
     def _admit(self, step: PrefillStep) -> None:
         """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
         growth = self._ratio.growth
-        expected = sum(growth(request) for request in self._decoding.values())
+        expected = sum(map(growth, self._decoding.values()))
         if self._prefilling is not None:
             expected += growth(self._prefilling)
         admitted = passed_over = 0
@@ -293,22 +352,12 @@ class Scheduler:
             self._grow(growing)
         if self._decoding:
             self._ratio.decay()
-        return [self._decode_row(request) for request in self._decoding.values()]
-
-    def _decode_row(self, request: Request) -> BatchRow:
-        """Return the row of its last token: that of the step before, moved on, since making one takes far longer."""
-        row, tokens = request.decode_row, request.tokens
-        if row is None:
-            row = request.decode_row = self._first_decode_row(request)
-        else:
-            row.input_ids = tokens[-1:]
-            row.start = len(tokens) - 1
-            row.num_generated = len(tokens) - len(request.prompt_ids)
-        return row
+        return [request.decode_row or self._first_decode_row(request) for request in self._decoding.values()]
 
     def _first_decode_row(self, request: Request) -> BatchRow:
+        """Make the row of its last token, which `update` moves on from step to step."""
         tokens = request.tokens
-        return BatchRow(
+        request.decode_row = BatchRow(
             request_id=request.request_id,
             input_ids=tokens[-1:],
             start=len(tokens) - 1,
@@ -320,6 +369,7 @@ class Scheduler:
             tokens=tokens,
             rules=request.rules,
         )
+        return request.decode_row
 
     def _grow(self, growing: list[Request]) -> None:
         """Give each of these requests the page that its next token takes, retracting others if the pool is full."""
@@ -348,13 +398,3 @@ class Scheduler:
         self._waiting[request.request_id] = request
         self._waiting.move_to_end(request.request_id, last=False)
         self.retractions += 1
-
-
-def _chunk_size(runtime: RuntimeConfig) -> int:
-    """Return the most prompt tokens that one request computes in a step."""
-    chunk, cap = runtime.chunked_prefill_size, runtime.max_prefill_tokens
-    if chunk == -1:
-        return sys.maxsize
-    if chunk > cap:
-        logger.warning("runtime.chunked_prefill_size=%d is above max_prefill_tokens=%d; using %d", chunk, cap, cap)
-    return min(chunk, cap)

@@ -4,7 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from sglk.bench.arrivals import arrival_times, numbered
 from sglk.bench.record import RequestRecord, Status
@@ -14,6 +16,11 @@ from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.errors import RequestError
 from sglk.simulation.deployment import VirtualDeployment, Way
 from sglk.simulation.words import end_ids, message_ids
+
+Times = npt.NDArray[np.float64]
+
+_DIGITS = 6
+"""Of seconds in a record: microseconds."""
 
 
 @dataclass(slots=True)
@@ -65,7 +72,7 @@ class Clients:
         self._vocab_size = vocab_size
         self._timeout_s = timeout_s
         self._open: dict[str, _Call] = {}
-        self._next: Callable[[], None] = lambda: None
+        self._next: Callable[[], None] = _nothing
         """What follows the end of a conversation."""
 
     def run(self, conversations: Sequence[Conversation]) -> list[RequestRecord]:
@@ -76,6 +83,8 @@ class Clients:
             self._open_loop(numbered(conversations), arrival_times(self._workload, conversations))
         self._clock.run()
         assert not self._open
+        # It knows the workload and these clients, which would live on together.
+        self._next = _nothing
         return sorted(self.records, key=lambda record: record.index)
 
     def _closed_loop(self, conversations: Iterator[tuple[int, Conversation]], concurrency: int) -> None:
@@ -133,7 +142,7 @@ class Clients:
         try:
             self._deployment.router.submit(request, partial(self._receive, call))
         except RequestError as error:
-            self._end(call, "failed", self._clock.now, (), f"HTTP {error.status}: {error}")
+            self._end(call, "failed", self._clock.now, np.array([]), f"HTTP {error.status}: {error}")
 
     def _receive(self, call: _Call, output: Output) -> None:
         call.prompt_tokens, call.cached_tokens = output.prompt_tokens, output.cached_tokens
@@ -142,20 +151,19 @@ class Clients:
             return
         self.replicas[call.talk.index + call.talk.place] = output.replica
         times_s = self._deployment.times.pop(call.request_id)
-        seen_s = [at + self._way.delivery_s for at in times_s]
-        self._clock.at(seen_s[-1], lambda: self._end(call, "ok", seen_s[-1], seen_s))
+        seen_s = np.array(times_s) + self._way.delivery_s
+        ended_s = float(seen_s[-1])
+        self._clock.at(ended_s, lambda: self._end(call, "ok", ended_s, seen_s))
 
     def _give_up(self, call: _Call) -> None:
         if self._open.get(call.request_id) is not call:
             return
-        times_s = self._deployment.times.pop(call.request_id, [])
+        times_s = np.array(self._deployment.times.pop(call.request_id, []))
         error = f"no complete answer within {self._timeout_s:g} s"
         self._end(call, "timeout", self._clock.now, times_s, error)
         self._deployment.router.abort(call.request_id)
 
-    def _end(
-        self, call: _Call, status: Status, ended_s: float, times_s: Sequence[float], error: str | None = None
-    ) -> None:
+    def _end(self, call: _Call, status: Status, ended_s: float, times_s: Times, error: str | None = None) -> None:
         if self._open.pop(call.request_id, None) is None:
             return
         talk, turn = call.talk, call.talk.turn
@@ -165,13 +173,13 @@ class Clients:
                 phase="measured",
                 status=status,
                 sent_s=_rounded(call.due_s),
-                ttft_s=_rounded(times_s[0] - call.due_s) if times_s else None,
+                ttft_s=_rounded(float(times_s[0]) - call.due_s) if len(times_s) else None,
                 e2e_s=_rounded(ended_s - call.due_s),
                 prompt_tokens=call.prompt_tokens or len(talk.ids),
                 completion_tokens=len(call.tokens) if status == "ok" else len(times_s),
                 cached_tokens=call.cached_tokens,
                 shared_tokens=talk.shared_tokens,
-                itl_s=[_rounded(after - before) for before, after in pairwise(times_s)],
+                itl_s=np.diff(times_s).round(_DIGITS).tolist(),
                 finish_reason="length" if status == "ok" else None,
                 error=error,
                 asked_tokens=turn.output_len,
@@ -200,5 +208,9 @@ class Clients:
             self.records.append(RequestRecord(talk.index + place, "measured", "failed", error=error))
 
 
+def _nothing() -> None:
+    pass
+
+
 def _rounded(seconds: float) -> float:
-    return round(seconds, 6)
+    return round(seconds, _DIGITS)

@@ -1,6 +1,7 @@
 """A clock that jumps from one event to the next."""
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -29,6 +30,16 @@ class VirtualClock:
     def after(self, delay_s: float, run: Callable[[], None]) -> None:
         """Have `run` called in `delay_s` seconds, after all that is due by then and was asked for before."""
         self.at(self.now + delay_s, run)
+
+    @property
+    def next_s(self) -> float:
+        """When the next thing is due; infinity where nothing is."""
+        return self._events[0][0] if self._events else math.inf
+
+    def jump(self, time_s: float) -> None:
+        """Go on to `time_s`, until when nothing is due."""
+        assert self.now <= time_s < self.next_s
+        self.now = time_s
 
     def run(self) -> None:
         """Go on until nothing is due any more."""

@@ -14,7 +14,6 @@ from sglk.engine.core import Core
 from sglk.errors import CapacityError
 from sglk.planner.calibration.find import AUTO
 from sglk.planner.cost.model import CostModel, cost_model
-from sglk.planner.cost.shape import StepShape
 from sglk.planner.plan import ReplicaPlan, plan_deployment
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.engine import VirtualEngine
@@ -94,9 +93,7 @@ class VirtualDeployment:
         device = PlannedDevice(spec.vocab_size, spec.max_position_embeddings, found.kv_tokens)
         cost = cost_model(config.config, self._calibration)
         core = Core.build(device, runtime, frozenset())
-        engine = VirtualEngine(
-            config.name, core, lambda batch: cost.step_s(StepShape.of(batch)), self.clock, self.times
-        )
+        engine = VirtualEngine(config.name, core, cost.step_s, self.clock, self.times)
         return VirtualReplica(config.name, config.group.name, plan, cost, engine)
 
     def _groups(self, configs: Sequence[ReplicaConfig], settings: RouterConfig) -> list[DeviceGroup]:

@@ -4,14 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from sglk.engine.batch import Batch
+from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.core import Core
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.engine.request import Request
+from sglk.planner.cost.shape import StepShape
 from sglk.simulation.clock import VirtualClock
 
-StepTime = Callable[[Batch], float]
+StepTime = Callable[[StepShape], float]
 """Seconds from the beginning of a step to that of the next."""
+
+OnBatch = Callable[[Batch], None]
 
 OnOutput = Callable[[Output], None]
 
@@ -39,9 +42,18 @@ class VirtualEngine:
     stuck_s = 0.0
 
     def __init__(
-        self, name: str, core: Core, step_s: StepTime, clock: VirtualClock, times: dict[str, list[float]]
+        self,
+        name: str,
+        core: Core,
+        step_s: StepTime,
+        clock: VirtualClock,
+        times: dict[str, list[float]],
+        on_batch: OnBatch | None = None,
     ) -> None:
-        """Outputs carry `name`; `times` may be shared by engines."""
+        """Outputs carry `name`; `times` may be shared by engines.
+
+        `on_batch` is called with every batch, and makes the engine go through steps one by one that it would pass over.
+        """
         self.name = name
         self.core = core
         self.busy_s = 0.0
@@ -49,6 +61,7 @@ class VirtualEngine:
         self.peak_tokens = 0
         """Most KV tokens that live requests have held at a time."""
         self._step_s = step_s
+        self._on_batch = on_batch
         self._clock = clock
         self._times = times
         self._counters = EngineStats()
@@ -111,10 +124,44 @@ class VirtualEngine:
         if batch is None:
             self._running = False
             return
+        shape = StepShape.of(batch)
+        seconds = self._step_s(shape)
+        if self._on_batch is not None:
+            self._on_batch(batch)
+        elif not shape.prefills:
+            seconds = self._pass_over(batch, shape, seconds)
         self.peak_tokens = max(self.peak_tokens, self.core.used_tokens)
-        seconds = self._step_s(batch)
         self.busy_s += seconds
         self._clock.after(seconds, lambda: self._end(batch))
+
+    def _pass_over(self, batch: Batch, shape: StepShape, seconds: float) -> float:
+        """Let steps pass that decide nothing, as many as end before anything else happens.
+
+        `shape` and `seconds` are those of `batch`, which becomes that of the step after them; return the seconds of it.
+        """
+        now, until_s = self._clock.now, self._clock.next_s
+        if now + 2 * seconds >= until_s:
+            return seconds
+        most, ends_s = self.core.scheduler.steady_steps(), list[float]()
+        while len(ends_s) < most and now + seconds < until_s:
+            now += seconds
+            ends_s.append(now)
+            self.busy_s += seconds
+            shape = StepShape((), tuple([context + 1 for context in shape.decodes]), shape.logits, shape.drawn)
+            seconds = self._step_s(shape)
+        if ends_s:
+            self._clock.jump(now)
+            self.core.scheduler.advance(batch, [self._tokens(row, len(ends_s)) for row in batch.rows])
+            for row in batch.rows:
+                self._answers[row.request_id].times_s += ends_s
+            self._counters.steps += len(ends_s)
+            self._counters.generated_tokens += len(ends_s) * len(batch.rows)
+        return seconds
+
+    def _tokens(self, row: BatchRow, count: int) -> list[int]:
+        """Return what `row` comes to in this step and those after it."""
+        first, vocab_size = row.seed + row.num_generated * _STRIDE, self.core.limits.vocab_size
+        return [token % vocab_size for token in range(first, first + count * _STRIDE, _STRIDE)]
 
     def _end(self, batch: Batch) -> None:
         vocab_size, now = self.core.limits.vocab_size, self._clock.now

@@ -43,16 +43,20 @@ def simulate(
     CapacityError for a deployment that cannot start, ConfigError where figures of a chip are missing and for a workload
     that does not fit.
     """
+    with _uncollected():
+        return _simulated(config, replicas, calibration, what_if or WhatIfConfig(), command)
+
+
+def _simulated(
+    config: BenchConfig, replicas: Sequence[ReplicaConfig], calibration: str, what_if: WhatIfConfig, command: str | None
+) -> Record:
     deployment = VirtualDeployment(replicas, config.router, VirtualClock(), calibration)
     vocab_size = min(each.engine.core.limits.vocab_size for each in deployment.replicas)
     medium = _medium(config, vocab_size)
     conversations = plan(config.workload, medium, _salt(config) or "").measured
     _check_context(config, deployment, max(map(medium.least_tokens, conversations)))
-    clients = Clients(
-        deployment, _way(deployment.way, what_if or WhatIfConfig()), config.workload, vocab_size, config.bench.timeout_s
-    )
-    with _uncollected():
-        requests = clients.run(conversations)
+    clients = Clients(deployment, _way(deployment.way, what_if), config.workload, vocab_size, config.bench.timeout_s)
+    requests = clients.run(conversations)
     return _record(config, deployment, medium, requests, clients.replicas, command)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,7 +14,7 @@ def test_two_passes_over_the_defaults_list_read_each_file_once(monkeypatch: pyte
     read: Counter[str] = Counter()
     load = OmegaConf.load
 
-    def counting(file: object) -> object:
+    def counting(file: Any) -> object:
         read[str(getattr(file, "name", file))] += not isinstance(file, Path)
         return load(file)
 

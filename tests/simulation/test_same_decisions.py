@@ -17,6 +17,7 @@ from sglk.engine.engine import Engine
 from sglk.engine.loading import load_runner
 from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.engine.runner import ModelRunner
+from sglk.engine.scheduler import Scheduler
 from sglk.planner.cost.model import cost_model
 from sglk.planner.cost.shape import StepShape
 from sglk.simulation.clock import VirtualClock
@@ -63,7 +64,8 @@ class TimedRunner:
 
     def launch(self, batch: Batch) -> Callable[[], Sequence[RowResult | None]]:
         def run() -> Sequence[RowResult | None]:
-            clock = self.runner.backend.clock  # type: ignore[attr-defined]
+            clock = self.runner.backend.clock
+            assert clock is not None
             self.decisions.append(decision(batch))
             before = clock.busy_s
             results = self.runner.run(batch)
@@ -108,24 +110,42 @@ def real(config: PlanConfig, requests: Arrivals) -> TimedRunner:
     return timed
 
 
-def virtual(config: PlanConfig, requests: Arrivals, kv_tokens: int) -> tuple[list[Decision], list[float]]:
-    """Serve them on the virtual clock."""
+@dataclass
+class Virtual:
+    """What came of requests on the virtual clock."""
+
+    engine: VirtualEngine
+    decisions: list[Decision] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
+    answers: dict[str, tuple[tuple[int, ...], list[float]]] = field(default_factory=dict)
+    """Tokens of each request, and when they came."""
+
+    @property
+    def cached(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Pages of every node of the prefix cache."""
+        return {node.key: tuple(node.pages) for node in self.engine.core.cache.nodes()}
+
+
+def virtual(config: PlanConfig, requests: Arrivals, kv_tokens: int, step_by_step: bool = True) -> Virtual:
+    """Serve them on the virtual clock; without `step_by_step` as a simulation does."""
     cost, clock = cost_model(config), VirtualClock()
-    decisions: list[Decision] = []
-    ends_s: list[float] = []
+    times: dict[str, list[float]] = {}
 
-    def step_s(batch: Batch) -> float:
-        decisions.append(decision(batch))
-        seconds = cost.step_s(StepShape.of(batch))
-        ends_s.append(clock.now + seconds)
-        return seconds
+    def note(batch: Batch) -> None:
+        found.decisions.append(decision(batch))
+        found.ends_s.append(clock.now + cost.step_s(StepShape.of(batch)))
 
-    device = PlannedDevice(320, 256, kv_tokens)
-    engine = VirtualEngine("group0/0", Core.build(device, config.runtime, frozenset()), step_s, clock, {})
+    def receive(output: Output) -> None:
+        tokens, _ = found.answers.get(output.request_id, ((), []))
+        found.answers[output.request_id] = (tokens + output.token_ids, times[output.request_id])
+
+    core = Core.build(PlannedDevice(320, 256, kv_tokens), config.runtime, frozenset())
+    on_batch = note if step_by_step else None
+    found = Virtual(VirtualEngine("group0/0", core, cost.step_s, clock, times, on_batch))
     for at, request in requests:
-        clock.at(at, lambda request=request: engine.submit(request, lambda output: None))  # type: ignore[misc]
+        clock.at(at, lambda request=request: found.engine.submit(request, receive))  # type: ignore[misc]
     clock.run()
-    return decisions, ends_s
+    return found
 
 
 CASES = {
@@ -141,7 +161,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_batches_pages_and_times_are_those_of_the_engine(case: str, tmp_path: Path) -> None:
+def test_batches_pages_and_times_are_those_of_the_engine(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_tiny_model(tmp_path)
     own = ("chip=h100", f"model={folder}", "backend=sim", "backend.options.speed=0", "profiles=none")
     composed = compose("plan", (*own, "runtime.page_size=8", "runtime.tp_size=1", *CASES[case]))
@@ -152,10 +174,23 @@ def test_batches_pages_and_times_are_those_of_the_engine(case: str, tmp_path: Pa
     engine = real(replica.config, requests)  # type: ignore[arg-type]
     assert engine.runner.pool is not None
     kv_tokens = engine.runner.pool.num_pages * engine.runner.pool.page_size
-    decisions, ends_s = virtual(replica.config, requests, kv_tokens)  # type: ignore[arg-type]
+    simulated = virtual(replica.config, requests, kv_tokens)  # type: ignore[arg-type]
 
-    assert decisions == engine.decisions
-    assert ends_s == pytest.approx(engine.ends_s, rel=1e-9)
+    assert simulated.decisions == engine.decisions
+    assert simulated.ends_s == pytest.approx(engine.ends_s, rel=1e-9)
+    # Steps that decide nothing are passed over, and nothing else becomes of anything.
+    advance, passed_over = Scheduler.advance, list[int]()
+
+    def counting(self: Scheduler, batch: Batch, answers: Sequence[Sequence[int]]) -> None:
+        passed_over.append(len(answers[0]))
+        advance(self, batch, answers)
+
+    monkeypatch.setattr(Scheduler, "advance", counting)
+    quick = virtual(replica.config, requests, kv_tokens, step_by_step=False)  # type: ignore[arg-type]
+    assert (quick.answers, quick.cached) == (simulated.answers, simulated.cached)
+    assert quick.engine.stats() == simulated.engine.stats()
+    assert (quick.engine.busy_s, quick.engine.peak_tokens) == (simulated.engine.busy_s, simulated.engine.peak_tokens)
+    assert sum(passed_over) > 20
     # Each case does what it is there for.
-    again = [name for prefills, rows in decisions for name, *_ in rows[:prefills]]
+    again = [name for prefills, rows in simulated.decisions for name, *_ in rows[:prefills]]
     assert (len(again) > len(set(again))) == (case in ("lpm in chunks", "retraction"))

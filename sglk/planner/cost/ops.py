@@ -8,7 +8,7 @@ X experts, C experts of a token, L lines of logits.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,14 +90,21 @@ class _Maker:
 def step_ops(spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int = 1) -> StepOps:
     """Return the ops of one of `ranks` that hold the model, whose linear layers are quantised by `scheme`."""
     maker = _Maker(part_of_spec(spec, ranks), dtype, kv_dtype, scheme)
-    trunk: Counter[OpLine] = Counter()
-    trunk.update(_around_layers(maker))
-    for layer in range(spec.num_hidden_layers):
-        trunk.update(_attention_block(maker))
-        trunk.update(_feed_forward(maker, layer))
+    trunk = Counter(_around_layers(maker)) + _calls(_attention_block(maker), spec.num_hidden_layers)
+    layers = range(spec.num_hidden_layers)
+    sparse = 0 if spec.moe is None else sum(layer not in spec.moe.dense_layers for layer in layers)
+    if sparse:
+        trunk += _calls(_sparse_block(maker), sparse)
+    if sparse < spec.num_hidden_layers:
+        trunk += _calls(_dense_block(maker), spec.num_hidden_layers - sparse)
     sums = 2 * spec.num_hidden_layers if ranks > 1 else 0
     size = maker.tensor(1, spec.hidden_size)
     return StepOps(trunk, Counter(_head(maker)), Counter(_drawing(maker)), nbytes(size), sums)
+
+
+def _calls(lines: Iterable[OpLine], layers: int) -> Counter[OpLine]:
+    """Return how often so many like layers call each of `lines`."""
+    return Counter({line: calls * layers for line, calls in Counter(lines).items()})
 
 
 def _line(part: Part, name: str, work_at: Callable[[int], Work]) -> OpLine:
@@ -179,22 +186,23 @@ def _add_norm(maker: _Maker) -> OpLine:
     return _line("elementwise", "add_rms_norm", at)
 
 
-def _feed_forward(maker: _Maker, layer: int) -> Iterator[OpLine]:
+def _dense_block(maker: _Maker) -> Iterator[OpLine]:
+    yield from _gated(maker, maker.spec.intermediate_size, maker.spec.mlp_bias)
+    yield _add_norm(maker)
+
+
+def _sparse_block(maker: _Maker) -> Iterator[OpLine]:
     spec, moe = maker.spec, maker.spec.moe
-    if moe is None or layer in moe.dense_layers:
-        yield from _gated(maker, spec.intermediate_size, spec.mlp_bias)
-    else:
-        yield _linear(maker, moe.num_experts, spec.hidden_size, plain=True)
-        yield _line(
-            "moe",
-            "route",
-            lambda tokens: work.route(
-                maker.tensor(tokens, moe.num_experts), moe.num_experts_per_tok, moe.norm_topk_prob
-            ),
-        )
-        yield _experts(maker)
-        if moe.shared_expert_intermediate_size is not None:
-            yield from _shared_expert(maker, moe.shared_expert_intermediate_size)
+    assert moe is not None
+    yield _linear(maker, moe.num_experts, spec.hidden_size, plain=True)
+    yield _line(
+        "moe",
+        "route",
+        lambda tokens: work.route(maker.tensor(tokens, moe.num_experts), moe.num_experts_per_tok, moe.norm_topk_prob),
+    )
+    yield _experts(maker)
+    if moe.shared_expert_intermediate_size is not None:
+        yield from _shared_expert(maker, moe.shared_expert_intermediate_size)
     yield _add_norm(maker)
 
 

@@ -1,6 +1,6 @@
 """A step's time from a chip's peak figures alone: what the simulated device takes, to the last digit."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sglk.backends.schemes import LinearScheme
@@ -11,7 +11,7 @@ from sglk.config.schema import ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError
 from sglk.models.spec import ModelSpec
-from sglk.planner.cost.attention import AttentionOp, attention_op, decode_seen, prefill_seen, windows_of
+from sglk.planner.cost.attention import AttentionOp, Seen, attention_op, decode_seen, prefill_seen, windows_of
 from sglk.planner.cost.ops import OpLine, Part, StepOps, step_ops
 from sglk.planner.cost.shape import StepShape
 
@@ -29,6 +29,8 @@ class RooflinePrices:
     windows: Mapping[int | None, int]
     ranks: int
     _known: dict[tuple[str, int], Parts] = field(default_factory=dict, repr=False)
+    _totals: dict[tuple[int, int, int], float] = field(default_factory=dict, repr=False)
+    """Of all parts but attention, by tokens, lines of logits and rows that chance decides."""
 
     @classmethod
     def of(
@@ -46,22 +48,32 @@ class RooflinePrices:
                 for part, seconds in self._of_count(name, count).items():
                     found[part] = found.get(part, 0.0) + seconds
         if shape.prefills:
-            found["attention_prefill"] = sum(
-                layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
-                for window, layers in self.windows.items()
-                for seen in (prefill_seen(shape, window),)
-            )
+            found["attention_prefill"] = self._attention_s(shape, prefill_seen)
         if shape.decodes:
-            found["attention_decode"] = sum(
-                layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
-                for window, layers in self.windows.items()
-                for seen in (decode_seen(shape, window),)
-            )
+            found["attention_decode"] = self._attention_s(shape, decode_seen)
         return found
 
     def step_s(self, shape: StepShape) -> float:
         """Return the seconds of one step."""
-        return sum(self.parts(shape).values())
+        # All but attention is that of many steps, and a simulation asks millions of times.
+        key = shape.tokens, shape.logits, shape.drawn
+        seconds = self._totals.get(key)
+        if seconds is None:
+            counts = zip(("trunk", "head", "drawing"), key, strict=True)
+            seconds = sum(sum(self._of_count(name, count).values()) for name, count in counts if count)
+            self._totals[key] = seconds
+        if shape.prefills:
+            seconds += self._attention_s(shape, prefill_seen)
+        if shape.decodes:
+            seconds += self._attention_s(shape, decode_seen)
+        return seconds
+
+    def _attention_s(self, shape: StepShape, seen_in: Callable[[StepShape, int | None], Seen]) -> float:
+        seconds = 0.0
+        for window, layers in self.windows.items():
+            seen = seen_in(shape, window)
+            seconds += layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
+        return seconds
 
     def _of_count(self, name: str, count: int) -> Parts:
         """Return what depends on a number of tokens, lines or rows alone, which steps share."""
