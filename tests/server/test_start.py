@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import httpx
+import pytest
 
 from sglk.server.announcement import READY
 from sglk.testing.tiny import write_tiny_model
@@ -18,6 +19,7 @@ def started(model: Path, folder: Path, fraction: float, port: int = 0) -> Proces
     return Process(model, folder, f"server.port={port}", *settings)
 
 
+@pytest.mark.slow
 def test_too_small_a_fraction_is_refused_and_the_advised_one_serves_a_full_context(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model")
     process = started(model, tmp_path, 0.05)

@@ -55,6 +55,7 @@ def test_one_process_measures_all_settings_with_its_weights_kept_and_its_cache_e
     assert len(lab.trials("COMPLETE")) == 5
 
 
+@pytest.mark.slow
 def test_a_key_that_needs_new_weights_restarts_once_per_value(lab: Lab) -> None:
     assert lab.tune({WINDOW: [4, 8], DTYPE: ["fp32", "bf16"]}) == 0
     # The default, `auto`, then fp32 and bf16, and perhaps two more for the closing comparison.
@@ -85,6 +86,7 @@ def test_a_finished_study_runs_nothing_and_prints_its_result(lab: Lab, capsys: p
     assert list(lab.profile.parent.glob("*.bak")) == []
 
 
+@pytest.mark.slow
 def test_n_trials_counts_all_trials_of_the_study(lab: Lab) -> None:
     assert lab.tune(TWELVE, "search.n_trials=3") == 0
     assert len(lab.trials("COMPLETE")) == 3
@@ -108,6 +110,7 @@ def test_another_question_is_refused_with_the_difference(
     assert len(lab.events("start")) == starts
 
 
+@pytest.mark.slow
 def test_duplicate_candidates_are_measured_once_with_a_notice(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.tune({WINDOW: [8, 8, 16]}) == 0
     assert "lists 8 more than once" in capsys.readouterr().out
@@ -148,6 +151,7 @@ def test_engine_failures_are_failed_trials_and_the_rest_runs(lab: Lab) -> None:
     assert lab.engine_pids() == set()
 
 
+@pytest.mark.slow
 def test_a_failed_start_is_a_failed_trial(lab: Lab) -> None:
     lab.script({"when": {"dtype": "bf16"}, "do": "start_exit"})
     assert lab.tune({DTYPE: ["bf16", "fp32"]}) == 0
@@ -156,6 +160,7 @@ def test_a_failed_start_is_a_failed_trial(lab: Lab) -> None:
     assert "CapacityError" in (lab.study / failed["log"]).read_text()
 
 
+@pytest.mark.slow
 def test_a_server_that_never_starts_ends_the_study_early(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.script({"when": {}, "do": "start_exit"})
     assert lab.tune(TWELVE) == 1
@@ -166,6 +171,7 @@ def test_a_server_that_never_starts_ends_the_study_early(lab: Lab, capsys: pytes
     assert len(lab.trials("COMPLETE")) == 12
 
 
+@pytest.mark.slow
 def test_failed_points_run_again_only_when_asked(lab: Lab) -> None:
     space = {WINDOW: [4, 8]}
     lab.script({"when": {"max_running_requests": 4}, "do": "refuse"})
@@ -223,6 +229,7 @@ def test_a_pruner_and_two_goals_are_refused_before_anything_starts(
     assert lab.events("start") == []
 
 
+@pytest.mark.slow
 def test_the_median_pruner_stops_what_a_probe_shows_to_be_bad(lab: Lab) -> None:
     lab.script({"when": {"max_running_requests": 64}, "do": "refuse_half"})
     space = {WINDOW: [2, 4, 6, 8, 10, 64]}
@@ -241,6 +248,7 @@ def test_when_all_settings_tie_the_default_stays(lab: Lab) -> None:
     assert served.config.runtime.max_running_requests == DEFAULT_WINDOW
 
 
+@pytest.mark.slow
 def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     """The challenger is fast in its trial and slow afterwards: no gain is claimed."""
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000, "until": 2})
@@ -256,6 +264,7 @@ def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     assert "against the defaults" not in profile_line(served.config.profile, served.profile_path, "cpu", "smollm2")
 
 
+@pytest.mark.slow
 def test_a_winner_that_fails_when_repeated_makes_way_for_the_next(lab: Lab) -> None:
     lab.script(
         {"when": {"max_running_requests": 4}, "tokens": 9_000_000_000, "until": 2},
@@ -267,6 +276,7 @@ def test_a_winner_that_fails_when_repeated_makes_way_for_the_next(lab: Lab) -> N
     assert lab.summary["trials"][lab.summary["winner"]]["params"] == {WINDOW: 8}
 
 
+@pytest.mark.slow
 def test_simulated_results_are_never_written_as_measured(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.tune({WINDOW: [4]}) == 0
     measured = lab.profile.read_text()
@@ -287,6 +297,7 @@ def test_an_older_profile_is_kept(lab: Lab) -> None:
     assert kept.read_text() == "# by hand\nruntime: {page_size: 32}\n"
 
 
+@pytest.mark.slow
 def test_what_the_user_fixed_for_the_study_is_part_of_the_profile(lab: Lab) -> None:
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
     assert lab.tune({WINDOW: [4]}, "runtime.page_size=32", "runtime.random_seed=7") == 0
@@ -294,6 +305,7 @@ def test_what_the_user_fixed_for_the_study_is_part_of_the_profile(lab: Lab) -> N
     assert (runtime.page_size, runtime.max_running_requests, runtime.random_seed) == (32, 4, 0)
 
 
+@pytest.mark.slow
 def test_tpe_and_random_keep_to_the_space_and_the_budget(lab: Lab) -> None:
     for sampler, budget in (("random", 3), ("tpe", 7)):
         assert lab.tune(TWELVE, f"search.sampler={sampler}", f"search.n_trials={budget}") == 0
@@ -302,6 +314,7 @@ def test_tpe_and_random_keep_to_the_space_and_the_budget(lab: Lab) -> None:
         assert all(trial["params"][key] in values for trial in trials for key, values in TWELVE.items())
 
 
+@pytest.mark.slow
 def test_a_storage_of_the_user_s_own_is_used(lab: Lab) -> None:
     assert lab.tune({WINDOW: [4]}, "study.storage='sqlite:///mine.db'") == 0
     with sqlite3.connect(lab.folder / "mine.db") as database:

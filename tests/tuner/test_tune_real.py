@@ -57,6 +57,7 @@ def test_a_tiny_model_is_tuned_and_served_with_its_profile(
     assert served.config.profile.versions["torch"]
 
 
+@pytest.mark.slow
 def test_a_space_typed_on_the_command_line_reaches_the_real_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_study_folder_that_cannot_be_made_is_one_line(lab: Lab, capsys: pytest
     assert "study.directory=" in error_of(capsys)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "step", "words"),
     [(Record, "save", "cannot write record"), (Study, "finish", "cannot use the study storage 'sqlite:///")],
@@ -101,6 +102,7 @@ def test_a_full_disk_ends_the_study_with_its_table_and_it_goes_on_later(
     assert {trial["params"][WINDOW] for trial in lab.trials("COMPLETE")} == {4, 8, 16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_text("{")])
 def test_a_study_whose_records_are_lost_says_what_to_do(
     lab: Lab, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object]
