@@ -18,6 +18,13 @@ _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _OTHER = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_OTHER}"
 _QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_OTHER}"
+_LEAD, _UPPER, _LOWER = r"[^\r\n\p{L}\p{N}]?", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"{_LEAD}{_UPPER}*{_LOWER}+|{_LEAD}{_UPPER}+{_LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Mistral's: a capital within a word begins another one."""
+_PATTERNS = {"llama-bpe": _LLAMA3, "qwen2": _QWEN2, "tekken": _TEKKEN}
 
 _FAMILY = {
     "gpt-2": "gpt-2",
@@ -27,8 +34,13 @@ _FAMILY = {
     "llama-v3": "llama-bpe",
     "qwen2": "qwen2",
     "deepseek-r1-qwen": "qwen2",
+    "tekken": "tekken",
 }
 """`tokenizer.ggml.pre` to the family that splits text in the same way."""
+
+
+_WHOLE_WORDS = ("llama-bpe", "tekken")
+"""Families that take a word of the vocabulary without merging, and whose texts start with BOS unless a file says no."""
 
 
 def read_gguf_tokenizer(file: GgufFile) -> Tokenizer:
@@ -62,12 +74,12 @@ def _byte_level_core(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.To
     family = _FAMILY.get(metadata.text("tokenizer.ggml.pre", "gpt-2"))
     if family is None:
         raise metadata.wrong("tokenizer.ggml.pre", f"one of {', '.join(_FAMILY)}")
-    core = tokenizers.Tokenizer(_bpe(metadata, tokens, ignore_merges=family == "llama-bpe"))
+    core = tokenizers.Tokenizer(_bpe(metadata, tokens, ignore_merges=family in _WHOLE_WORDS))
     core.pre_tokenizer = _pre_tokenizer(family)
     core.decoder = decoders.ByteLevel()
     if family == "qwen2":
         core.normalizer = normalizers.NFC()
-    return core, family == "llama-bpe"
+    return core, family in _WHOLE_WORDS
 
 
 def _bpe(metadata: Fields, tokens: list[str], ignore_merges: bool) -> models.BPE:
@@ -90,9 +102,8 @@ def _pre_tokenizer(family: str) -> pre_tokenizers.PreTokenizer:
         return gpt2
     if family == "smollm":
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
-    pattern = Regex(_QWEN2 if family == "qwen2" else _LLAMA3)
     spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, behavior="isolated"), spelling])
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_PATTERNS[family]), behavior="isolated"), spelling])
 
 
 def _mark_added_tokens(core: tokenizers.Tokenizer, metadata: Fields, tokens: list[str]) -> None:

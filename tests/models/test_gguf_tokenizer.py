@@ -16,6 +16,7 @@ SPLIT = {
     "smollm": ["DON", "'", "T", " it", "'s", " ", "1", "2", "3", "4", "5", " ", " x", "\n\n", "\t", "y"],
     "llama-bpe": ["DON", "'T", " it", "'s", " ", "123", "45", " ", " x", "\n\n", "\ty"],
     "qwen2": ["DON", "'T", " it", "'s", " ", "1", "2", "3", "4", "5", " ", " x", "\n\n", "\ty"],
+    "tekken": ["DON", "'T", " it", "'s", " ", "1", "2", "3", "4", "5", " ", " x", "\n\n", "\ty"],
 }
 TEXT = "DON'T it's 12345  x\n\n\ty"
 
@@ -76,6 +77,12 @@ def test_the_patterns_are_those_of_the_published_tokenizers(tmp_path, pre, patte
     assert pieces(read_gguf_tokenizer(write_vocabulary(tmp_path / "v.gguf", pre))._core, text) == expected
 
 
+def test_tekken_begins_a_word_at_a_capital_and_keeps_no_contraction(tmp_path):
+    core = read_gguf_tokenizer(write_vocabulary(tmp_path / "v.gguf", "tekken"))._core
+    wanted = ["he", "Said", " don", "'t", " HTTPServer", " ", "2", "0", " a", "//\n", "b"]
+    assert pieces(core, "heSaid don't HTTPServer 20 a//\nb") == [spelt(piece) for piece in wanted]
+
+
 def test_merges_build_words(tmp_path):
     file = write_vocabulary(tmp_path / "v.gguf", "gpt-2", words=["th", "the"], merges=["t h", "th e"])
     assert read_gguf_tokenizer(file).encode("thethat") == [257, 256, ord("a"), ord("t")]
@@ -127,7 +134,7 @@ def test_a_file_without_a_pre_tokenizer_is_gpt2(tmp_path):
     ("values", "message"),
     [
         ({"model": "bert"}, r"`tokenizer\.ggml\.model` must be 'gpt2' .* or 'llama'"),
-        ({"pre": "tekken"}, r"`tokenizer\.ggml\.pre` must be one of gpt-2, smollm, .*not 'tekken'"),
+        ({"pre": "bloom"}, r"`tokenizer\.ggml\.pre` must be one of gpt-2, smollm, .*not 'bloom'"),
         ({"merges": ["a zz"]}, r"`tokenizer\.ggml\.merges` does not fit the tokens"),
         ({"merges": ["nothing"]}, r"`tokenizer\.ggml\.merges` does not fit the tokens"),
         ({"merges": []}, r"`tokenizer\.ggml\.merges` must be a list of strings"),
