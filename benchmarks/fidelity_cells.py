@@ -25,7 +25,7 @@ MODELS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one load on one model, with the settings that are compared on it."""
+    """One workload at one load on one model, with the settings that are compared on it: no two decide the same."""
 
     name: str
     model: str
@@ -74,7 +74,7 @@ _CHAT = (
     "workload.output_len=24",
     "workload.concurrency=6",
 )
-_CHUNK_64, _CHUNK_128 = {"chunked_prefill_size": 64}, {"chunked_prefill_size": 128}
+_CHUNK_64, _CHUNK_32 = {"chunked_prefill_size": 64}, {"chunked_prefill_size": 32}
 _WINDOW_2, _WINDOW_4 = {"max_running_requests": 2}, {"max_running_requests": 4}
 
 CELLS = (
@@ -85,7 +85,7 @@ CELLS = (
         {
             "base": {},
             "chunk 64": _CHUNK_64,
-            "chunk 128": _CHUNK_128,
+            "chunk 32": _CHUNK_32,
             "window 4": _WINDOW_4,
             "window 2": _WINDOW_2,
             "mixed chunks": {"enable_mixed_chunk": True},
@@ -97,7 +97,11 @@ CELLS = (
         "random, above saturation",
         "smollm2",
         _SMALL,
-        {"base": {}, "window 4": _WINDOW_4, "shortest first": {"schedule_policy": "shortest_prompt_first"}},
+        {
+            "base": {},
+            "window 4": _WINDOW_4,
+            "window 4, shortest first": {**_WINDOW_4, "schedule_policy": "shortest_prompt_first"},
+        },
         load=1.15,
         saturated=True,
     ),
@@ -109,7 +113,6 @@ CELLS = (
             "base": {},
             "longest match": {"schedule_policy": "lpm", "max_running_requests": 4},
             "no prefix cache": {"disable_radix_cache": True},
-            "prefixes from 512 on": {"radix_min_len": 512},
         },
     ),
     Cell("chat, 6 at a time", "smollm2", _CHAT, {"base": {}, "no prefix cache": {"disable_radix_cache": True}}),

@@ -7,7 +7,10 @@ _INTRO = """\
 
 Predictions of `sglk simulate`, after `sglk calibrate`, against `sglk bench` on a running server of the same machine.
 The calibration measures single steps and a server at rest; it has seen none of the settings, loads and workloads below.
-What was measured twice shows how far two runs of the real thing are apart.
+
+Everything is measured in rounds, every other one backwards, and the median counts: a machine is not as fast at all
+times. Settings may differ by less than two runs of one setting do, and then have no order that one could predict. So
+ranks and regret are given twice: over all pairs of settings, and over those which every round orders alike.
 """
 
 
@@ -19,11 +22,20 @@ def page(result: dict[str, Any]) -> str:
         f"torch {result['versions']['torch']}\n\n```sh\n{result['command']}\n```\n"
     )
     scores = [row for row in rows if " | " not in row["metric"]]
-    points = [row for row in rows if " | " in row["metric"]]
-    return "\n".join([_INTRO, facts, "## Scores\n", *_scores(scores), "\n## Points\n", _NOTE, *_points(points), ""])
+    points = [row for row in rows if " | " in row["metric"] and " | run " not in row["metric"]]
+    runs: dict[str, list[float]] = {}
+    for row in rows:
+        point, _, number = row["metric"].partition(" | run ")
+        if number:
+            runs.setdefault(point, []).append(row["value"])
+    return "\n".join(
+        [_INTRO, facts, "## Scores\n", *_scores(scores), "\n## Points\n", _NOTE, *_points(points, runs), ""]
+    )
 
 
-_NOTE = "Predicted / measured; times in milliseconds, throughput in output tokens per second.\n"
+_NOTE = (
+    "Predicted / median measured (lowest to highest); times in milliseconds, throughput in output tokens per second.\n"
+)
 
 
 def _scores(rows: list[dict[str, Any]]) -> list[str]:
@@ -39,12 +51,14 @@ def _scores(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _points(rows: list[dict[str, Any]]) -> list[str]:
+def _points(rows: list[dict[str, Any]], runs: dict[str, list[float]]) -> list[str]:
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         *place, metric = row["metric"].split(" | ")
         scale = 1000 if metric.endswith(("_p50", "_p99")) else 1
-        cell = f"{row['value'] * scale:.4g} / {row['other_value'] * scale:.4g} ({row['ratio'] - 1:+.0%})"
+        low, high = (f"{scale * pick(runs[row['metric']]):.4g}" for pick in (min, max))
+        measured = f"{row['other_value'] * scale:.4g} ({low} to {high})"
+        cell = f"{row['value'] * scale:.4g} / {measured} {row['ratio'] - 1:+.0%}"
         found.setdefault(tuple(place), {})[metric] = cell
     metrics = list(dict.fromkeys(row["metric"].split(" | ")[-1] for row in rows))
     lines = ["| model | workload and load | setting | " + " | ".join(metrics) + " |", "|---" * (3 + len(metrics)) + "|"]

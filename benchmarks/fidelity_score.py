@@ -15,19 +15,31 @@ Figures = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Point:
-    """One setting in one cell."""
+    """One setting in one cell, measured several times."""
 
     model: str
     cell: str
     setting: str
     saturated: bool
-    measured: Figures
+    runs: Sequence[Figures]
+    """Of one setting each has been measured in the same rounds as those of the other settings of its cell."""
     predicted: Figures
+
+    def measured(self, metric: str) -> float | None:
+        """Return the median of the runs; None where one has no figure."""
+        found = [run[metric] for run in self.runs]
+        known = [value for value in found if value]
+        return statistics.median(known) if len(known) == len(found) else None
 
     def error(self, metric: str) -> float | None:
         """Return the relative error of the prediction; None where there is no figure."""
-        measured, predicted = self.measured[metric], self.predicted[metric]
+        measured, predicted = self.measured(metric), self.predicted[metric]
         return None if not measured or predicted is None else abs(predicted - measured) / measured
+
+    def noise(self, metric: str) -> list[float]:
+        """Return how far each run is from the median, as a share of it."""
+        median = self.measured(metric)
+        return [] if not median else [abs((run[metric] or 0.0) - median) / median for run in self.runs]
 
 
 @dataclass(frozen=True)
@@ -50,42 +62,60 @@ def errors(points: Sequence[Point], metric: str, *, saturated: bool = True) -> l
     return [error for point in kept if (error := point.error(metric)) is not None]
 
 
-def rank_correlation(points: Sequence[Point], metric: str, tie: float = 0.0) -> float | None:
-    """Return Kendall's tau over the pairs of settings of each cell: agreeing less contrary pairs, of all pairs.
+def rank_correlation(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> tuple[float, int] | None:
+    """Return Kendall's tau over the pairs of settings of each cell, and how many pairs there are; None for none.
 
-    Pairs whose measurements differ by no more than the share `tie` count in neither; None when none is left.
+    Agreeing pairs less contrary ones, of all pairs; with `told_apart`, of those in which the same setting was ahead in
+    every run. The others differ by less than two runs of the same setting do: they have no order that one could miss.
     """
-    signs = list(_signs(points, metric, tie))
-    return sum(signs) / len(signs) if signs else None
+    signs = list(_signs(points, metric, told_apart))
+    return (sum(signs) / len(signs), len(signs)) if signs else None
 
 
-def regrets(points: Sequence[Point], metric: str) -> list[float]:
-    """Return, for each cell, how much worse the setting that is predicted to be best is than the best measured one."""
+def regrets(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> list[float]:
+    """Return, for each cell, how much worse the setting that is predicted to be best is than the best measured one.
+
+    Of settings that are predicted alike the first is chosen. With `told_apart` there is no regret where the choice was
+    ahead in one run at least.
+    """
     found = []
     for cell in _cells(points):
-        known = [point for point in cell if point.measured[metric] and point.predicted[metric] is not None]
+        known = [point for point in cell if point.measured(metric) and point.predicted[metric] is not None]
         if len(known) < 2:
             continue
         sign = -1 if metric in HIGHER_IS_BETTER else 1
         chosen = min(known, key=lambda point: sign * (point.predicted[metric] or 0.0))
-        best = min(sign * (point.measured[metric] or 0.0) for point in known)
-        found.append(abs(sign * (chosen.measured[metric] or 0.0) - best) / abs(best))
+        best = min(known, key=lambda point: sign * (point.measured(metric) or 0.0))
+        even = told_apart and not _ahead(best, chosen, metric)
+        lost = (chosen.measured(metric) or 0.0) - (best.measured(metric) or 0.0)
+        found.append(0.0 if even else abs(lost) / abs(best.measured(metric) or 1.0))
     return found
 
 
-def _signs(points: Sequence[Point], metric: str, tie: float) -> Iterator[int]:
+def _signs(points: Sequence[Point], metric: str, told_apart: bool) -> Iterator[int]:
     for cell in _cells(points):
         for one, other in combinations(cell, 2):
-            measured = _difference(one.measured[metric], other.measured[metric])
+            measured = _difference(one.measured(metric), other.measured(metric))
             predicted = _difference(one.predicted[metric], other.predicted[metric])
-            if measured is None or predicted is None or abs(measured) <= tie:
+            if measured is None or predicted is None or not measured:
+                continue
+            if told_apart and not _ahead(one, other, metric):
                 continue
             yield (1 if measured * predicted > 0 else -1 if measured * predicted < 0 else 0)
 
 
+def _ahead(one: Point, other: Point, metric: str) -> int:
+    """Return 1 or -1 where the first or the second had the higher figure in every run, else 0."""
+    signs = {_sign(_difference(mine[metric], its[metric])) for mine, its in zip(one.runs, other.runs, strict=True)}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _sign(value: float | None) -> int:
+    return 0 if not value else 1 if value > 0 else -1
+
+
 def _difference(one: float | None, other: float | None) -> float | None:
-    """Return by what share of the smaller one they differ."""
-    return None if not one or not other else (one - other) / min(one, other)
+    return None if not one or not other else one - other
 
 
 def _cells(points: Sequence[Point]) -> list[list[Point]]:
