@@ -40,6 +40,11 @@ class StandIn:
     def allreduce(self, tensors: list[torch.Tensor]) -> Any:
         return SimpleNamespace(wait=lambda: True)
 
+    def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> Any:
+        for output in output_tensors[0]:
+            output.copy_(input_tensors[0])
+        return SimpleNamespace(wait=lambda: True)
+
     def get_error(self) -> Any:
         return SimpleNamespace(name=self.error)
 
@@ -65,9 +70,10 @@ def test_what_the_user_says_of_error_handling_is_left(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("nccl")
-def test_no_token_comes_out_of_a_step_whose_sums_were_given_up() -> None:
+@pytest.mark.parametrize("deterministic", [False, True], ids=["sums", "gathers"])
+def test_no_token_comes_out_of_a_step_whose_exchanges_were_given_up(deterministic: bool) -> None:
     config = tiny_config()
-    part = load_part(config, ArrayWeights(tiny_weights(config)), RankGroup(0, 2))
+    part = load_part(config, ArrayWeights(tiny_weights(config)), RankGroup(0, 2, deterministic=deterministic))
     group: Any = join_nccl(HashStore(), 0, 2, timedelta(seconds=9), DEVICE)
     part.ranks.join(group)
     part.allocate_kv(1, 4)
@@ -90,4 +96,5 @@ def test_torch_declares_what_the_stand_in_stands_in_for() -> None:
     assert [argument.arg for argument in made.args.args] == ["self", "store", "rank", "size", "options"]
     assert [ast.unparse(base) for base in declared["ProcessGroupNCCL"].bases] == ["Backend"]
     assert {"eager_connect_single_device", "get_error"} <= names["Backend"]
+    assert {"allreduce", "allgather"} <= names["ProcessGroup"]
     assert "SUCCESS" in ast.unparse(declared["ErrorType"])

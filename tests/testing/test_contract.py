@@ -69,6 +69,9 @@ class AddsNothing(CpuBackend):
             def allreduce(self, tensors: list[torch.Tensor]) -> Any:
                 return self
 
+            def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> Any:
+                return self
+
             def wait(self) -> None:
                 return None
 

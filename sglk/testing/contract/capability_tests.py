@@ -83,22 +83,24 @@ class CapabilityTests(DeviceTests):
         count = backend.num_devices(2)
         if count is not None and count < 2:
             pytest.skip("there is one device only")
-        sums = self._sums()
-        assert sums[0].equal(sums[1])
-        assert sums[0].equal(torch.full((3, 5), 3.0)) or backend.simulated
+        for summed, gathered in self._exchanged():
+            assert summed.equal(torch.full((3, 5), 3.0)) or backend.simulated
+            assert gathered.equal(torch.tensor((1.0, 2.0)).repeat_interleave(15).view(2, 3, 5)) or backend.simulated
 
-    def _sums(self) -> list[torch.Tensor]:
-        """Return what two devices have after they added 1 and 2."""
+    def _exchanged(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return what each of two devices has after they added, and gathered, 1 and 2."""
         store = HashStore()
-        results: dict[int, torch.Tensor] = {}
+        results: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def join(rank: int) -> None:
             device = self.make_backend(index=rank)
             group = device.process_group(store, rank, 2, SUM_TIMEOUT)
-            x = device.allocate((3, 5), torch.float32)
-            device.copy(torch.full((3, 5), float(rank + 1)), x)
+            x, own, *parts = (device.allocate((3, 5), torch.float32) for _ in range(4))
+            for tensor in (x, own):
+                device.copy(torch.full((3, 5), float(rank + 1)), tensor)
             device.execute_runnable(lambda: group.allreduce([x]).wait())
-            results[rank] = back_from(device, x)
+            device.execute_runnable(lambda: group.allgather([parts], [own]).wait())
+            results[rank] = back_from(device, x), torch.stack([back_from(device, part) for part in parts])
 
         threads = [Thread(target=join, args=(rank,)) for rank in range(2)]
         for thread in threads:
