@@ -1,5 +1,6 @@
 """The own kernels of the cpu backend: no token's result depends on its neighbours, and packing loses nothing."""
 
+import ctypes
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels import library
+from sglk.backends.cpu_kernels.int8 import Int8Kernel
 from sglk.backends.cpu_kernels.library import kernels
-from sglk.backends.cpu_kernels.panels import PanelMatrix, in_panels, pack_exactly, unpack_exactly
+from sglk.backends.cpu_kernels.panels import EXACT, QUANTISED, PanelMatrix, in_panels, pack_exactly, unpack_exactly
+from sglk.backends.cpu_kernels.product import ProductKernel
 from sglk.backends.cpu_kernels.registration import PROVIDER
 from sglk.backends.dtypes import torch_dtype
 from sglk.backends.kv_values import KVScales
@@ -105,6 +109,50 @@ def test_unpacking_gives_back_what_was_packed(scheme: str) -> None:
         parts = [(getattr(weight, part), getattr(unpacked, part)) for part in ("values", "scales_OG", "zeros_OG")]
     for want, got in parts:
         assert (want is None and got is None) or (want.dtype == got.dtype and torch.equal(want, got))
+
+
+@pytest.mark.parametrize(("inputs", "group_size"), [(66, -1), (96, 6), (100, 32)])
+def test_int8_takes_groups_of_any_even_width(inputs: int, group_size: int) -> None:
+    size = inputs if group_size == -1 else group_size
+    bound = chosen(quantised_linear.linear_w8a8, in_features=inputs, out_features=70, group_size=group_size)
+    weight, x_TE = quantise_int8(randn(70, inputs, seed=1), size), randn(9, inputs, seed=2)
+    assert bound.packing is not None
+    torch.testing.assert_close(
+        bound(x_TE, bound.packing.pack(weight), None), quantised_linear.linear_w8a8.reference(x_TE, weight, None)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_narrower_registers_change_no_bit(scheme: str, narrow: ctypes.CDLL) -> None:
+    tensor, bias_O = randn(200, 576, seed=1), randn(200, seed=3)
+    weight = tensor if scheme in FLOATS else quantised(scheme, tensor)
+    results = []
+    for each in (kernels(), narrow):
+        assert isinstance(each, ctypes.CDLL)
+        product, int8 = ProductKernel(each), Int8Kernel(each)
+        packing = int8.packing if scheme == "w8a8" else EXACT if scheme in FLOATS else QUANTISED
+        run = int8.linear if scheme == "w8a8" else product.linear if scheme in FLOATS else product.quantised
+        packed = packing.pack(weight)
+        results.append([run(randn(tokens, 576), packed, bias_O) for tokens in (*range(1, 30), 300)])
+    for wide_TO, narrow_TO in zip(*results, strict=True):
+        assert torch.equal(wide_TO, narrow_TO)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The library for processors with AVX2 and nothing wider."""
+    if "avx2" not in processor_flags() or "fma" not in processor_flags():
+        pytest.skip("this processor has no AVX2")
+    path = tmp_path_factory.mktemp("narrow") / "kernels.so"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "NATIVE", ("-march=haswell",))
+        library.build(library.find_compiler(), path)
+    return ctypes.CDLL(str(path))
+
+
+def processor_flags() -> list[str]:
+    return library.processor_instructions().split()
 
 
 def test_weights_take_16_bits_only_where_that_loses_nothing() -> None:

@@ -3,7 +3,7 @@
  * Products are summed exactly in int32 within a group, groups in fp32 from the first to the last, then the bias, so a
  * token's result does not depend on its neighbours. */
 
-#include "vectors.h"
+#include "rounding.h"
 
 #define PANEL 16
 #define TILE 6
@@ -13,8 +13,8 @@
 typedef int16_t shorts __attribute__((vector_size(32)));
 typedef int16_t shorts_anywhere_16 __attribute__((vector_size(32), aligned(2), may_alias));
 
-/* Panel p, inputs 2i and 2i + 1, output o of the panel: numbers ((p * E / 2 + i) * 16 + o) * 2 and the next one. Scales:
- * (p * G + g) * 16 + o. */
+/* Panel p, inputs 2i and 2i + 1, output o of the panel: numbers ((p * E / 2 + i) * 16 + o) * 2 and the next one.
+ * Scales: (p * G + g) * 16 + o. */
 struct weight {
     const int8_t *numbers;
     const float *scales;
@@ -50,22 +50,8 @@ INLINE ints multiply_pairs(shorts w, const int16_t *x) {
 #endif
 }
 
-/* The scale is NaN where a number of the group is not finite, so that nothing hides it. */
 static float round_group(const float *x, size_t width, int16_t *values) {
-    floats largest = splat(0), spoilt = splat(0);
-    size_t e = 0;
-    for (; e + LANES <= width; e += LANES) {
-        largest = larger(absolute(load(x + e)), largest);
-        spoilt += load(x + e) * 0.0f;
-    }
-    float most = 0, bad = sum_lanes(spoilt);
-    for (int lane = 0; lane < LANES; lane++)
-        if (largest[lane] > most) most = largest[lane];
-    for (size_t rest = e; rest < width; rest++) {
-        if (fabsf(x[rest]) > most) most = fabsf(x[rest]);
-        bad += x[rest] * 0.0f;
-    }
-    const float scale = most / 127.0f + bad, divisor = scale == 0 ? 1.0f : scale;
+    const float scale = scale_of(x, width), divisor = scale == 0 ? 1.0f : scale;
     for (size_t i = 0; i < width; i++) values[i] = (int16_t)(int32_t)rintf(x[i] / divisor);
     return scale;
 }
@@ -104,7 +90,7 @@ INLINE void tile(int mr, const struct weight *w, size_t panel, size_t from, size
 #pragma GCC unroll 8
         for (int t = 0; t < mr; t++) {
             const floats scale = splat(scales[t * w->groups + group]);
-            const floats l = __builtin_convertvector(dots[t][0], floats), r = __builtin_convertvector(dots[t][1], floats);
+            const floats l = to_floats(dots[t][0]), r = to_floats(dots[t][1]);
             store(sums[t], multiply_add(l, left_scale * scale, load(sums[t])));
             store(sums[t] + 8, multiply_add(r, right_scale * scale, load(sums[t] + 8)));
         }
@@ -165,4 +151,13 @@ void sglk_int8_product(const int8_t *numbers, const float *scales, size_t inputs
             }
         }
     }
+}
+
+/* Inputs that lie together in a panel where the group size and E are multiples of it: 4 where `sglk_int8_dots` runs. */
+int sglk_int8_together(void) {
+#ifdef __AVX512VNNI__
+    return 4;
+#else
+    return 2;
+#endif
 }

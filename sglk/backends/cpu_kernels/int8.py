@@ -1,7 +1,8 @@
-"""Linear products in int8 with an own kernel. Letters: T tokens, E inputs, O outputs, G groups, N panels, P = 16."""
+"""Linear products in int8 with own kernels. Letters: T tokens, E inputs, O outputs, G groups, N panels, P = 16."""
 
 import ctypes
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,13 +13,17 @@ from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_linear import in_stored_order
 
+PAIR = 2
+SIGN = 128
+"""What is added to numbers of which four lie together: the processor's instruction takes them without a sign."""
+
 
 @dataclass(frozen=True, slots=True)
 class Int8Panels:
-    """A symmetric int8 matrix as the kernel reads it."""
+    """A symmetric int8 matrix as one of the kernels reads it."""
 
     numbers: torch.Tensor
-    """[N, E / 2, P, 2]: the kernel multiplies pairs of inputs."""
+    """int8 [N, E / 2, P, 2], or uint8 [N, E / 4, P, 4]: a kernel multiplies two or four inputs at a time."""
     scales_NGP: torch.Tensor
     """fp32."""
     shape: tuple[int, int]
@@ -32,10 +37,15 @@ class Int8Panels:
         return self.numbers.nbytes + self.scales_NGP.nbytes + self.original.nbytes
 
 
-def pack_int8(weight: QuantisedMatrix) -> Int8Panels:
-    """Lay values and scales out."""
+def pack_int8(together: int, weight: QuantisedMatrix) -> Int8Panels:
+    """Lay values and scales out, `together` inputs side by side where they share a scale, else two."""
+    inputs = weight.shape[1]
+    if inputs % together or (weight.group_size < inputs and weight.group_size % together):
+        together = PAIR
     panels = in_panels(weight.values, matrices=weight.matrices)
-    numbers = panels.view(len(panels), -1, 2, panels.shape[2]).transpose(2, 3).contiguous()
+    numbers = panels.view(len(panels), -1, together, panels.shape[2]).transpose(2, 3).contiguous()
+    if together != PAIR:
+        numbers = numbers.view(torch.uint8).bitwise_xor_(SIGN)
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=weight.scales_OG.new_empty(0, 0))
     scales_NGP = in_panels(weight.scales_OG.float(), matrices=weight.matrices)
     return Int8Panels(numbers, scales_NGP, weight.shape, original)
@@ -43,29 +53,33 @@ def pack_int8(weight: QuantisedMatrix) -> Int8Panels:
 
 def unpack_int8(packed: Int8Panels) -> QuantisedMatrix:
     """Return what was packed."""
-    outputs, original = packed.shape[0], packed.original
-    values = flat(packed.numbers.transpose(2, 3).flatten(1, 2), outputs, original.matrices)
+    outputs, original, numbers = packed.shape[0], packed.original, packed.numbers
+    if numbers.dtype is torch.uint8:
+        numbers = numbers.bitwise_xor(SIGN).view(torch.int8)
+    values = flat(numbers.transpose(2, 3).flatten(1, 2), outputs, original.matrices)
     scales_OG = flat(packed.scales_NGP, outputs, original.matrices).to(original.scales_OG.dtype)
     return replace(original, values=values, scales_OG=scales_OG)
 
 
-INT8 = Packing(pack_int8, unpack_int8)
-
-
 class Int8Kernel:
-    """The C function: products summed in int32, a token's result never depends on its neighbours."""
+    """The C functions: products summed in int32, a token's result never depends on its neighbours.
+
+    Where the processor multiplies four pairs of bytes at once `sglk_int8_dots` runs, which comes to the same bits.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        self._product = library.sglk_int8_product
-        self._product.restype = None
-        self._product.argtypes = [
-            *(pointer, pointer, size, size, size, pointer, size),
-            *(pointer, pointer, pointer, pointer, ctypes.c_int),
-        ]
+        taken: list[Any] = [pointer, pointer, size, size, size, pointer, size, *(pointer,) * 4]
+        self._pairs = library.sglk_int8_product
+        self._pairs.restype, self._pairs.argtypes = None, [*taken, ctypes.c_int]
+        together: int = library.sglk_int8_together()
+        if together != PAIR:
+            self._fours = library.sglk_int8_dots
+            self._fours.restype, self._fours.argtypes = None, [*taken, pointer, ctypes.c_int]
+        self.packing = Packing(partial(pack_int8, together), unpack_int8)
 
     def linear(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
-        """Return y_TO; `weight` is what `pack_int8` returned."""
+        """Return y_TO; `weight` is what `packing` returned."""
         return self._run(in_stored_order(x_TE, weight.original), weight, bias_O)
 
     def of_experts(self, x_RE: torch.Tensor, weights: Int8Panels, visits: Visits) -> torch.Tensor:
@@ -89,9 +103,10 @@ class Int8Kernel:
         x_TE = x_TE.contiguous()
         tokens, (outputs, inputs) = len(x_TE), weight.shape
         y_TO = torch.empty(tokens, outputs)
-        values_TE = torch.empty(tokens, inputs, dtype=torch.int16)
+        pairs = weight.numbers.dtype is torch.int8
+        values_TE = torch.empty(tokens, inputs, dtype=torch.int16 if pairs else torch.int8)
         scales_TG = torch.empty(tokens, weight.scales_NGP.shape[1])
-        self._product(
+        taken = (
             weight.numbers.data_ptr(),
             weight.scales_NGP.data_ptr(),
             inputs,
@@ -103,6 +118,10 @@ class Int8Kernel:
             y_TO.data_ptr(),
             values_TE.data_ptr(),
             scales_TG.data_ptr(),
-            torch.get_num_threads(),
         )
+        if pairs:
+            self._pairs(*taken, torch.get_num_threads())
+        else:
+            starts_TG = torch.empty(scales_TG.shape, dtype=torch.int32)
+            self._fours(*taken, starts_TG.data_ptr(), torch.get_num_threads())
         return y_TO

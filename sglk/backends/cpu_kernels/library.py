@@ -136,14 +136,14 @@ def _prepare(folder: Path) -> None:
 
 def _digest(compiler: str, instructions: Instructions) -> str:
     """Return what the library depends on: sources, flags, compiler and processor."""
-    parts = [*FLAGS, compiler, platform.machine(), _processor_instructions() if instructions == "native" else ""]
+    parts = [*FLAGS, compiler, platform.machine(), processor_instructions() if instructions == "native" else ""]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sorted((*_SOURCES.glob("*.c"), *_SOURCES.glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _processor_instructions() -> str:
+def processor_instructions() -> str:
     """Return the vector instructions of the processor, as the kernel lists them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -9,7 +9,7 @@ from sglk.backends.constraints import Constraint, Traits, at_most, one_of
 from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
 from sglk.backends.cpu_kernels.experts import ExpertKernels
-from sglk.backends.cpu_kernels.int8 import INT8, Int8Kernel
+from sglk.backends.cpu_kernels.int8 import Int8Kernel
 from sglk.backends.cpu_kernels.library import Instructions, kernels
 from sglk.backends.cpu_kernels.panels import EXACT, EXPERTS, QUANTISED
 from sglk.backends.cpu_kernels.product import ProductKernel
@@ -78,11 +78,11 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     offer(quantised_linear.linear_w8a16, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w4a16, product.quantised, (0, 2), *pairs, packing=QUANTISED)
     offer(quantised_linear.linear_fp8, product.quantised, (0, 2), packing=QUANTISED)
-    offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=INT8)
+    offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=int8.packing)
     ops.register(moe_ops.run_experts, PROVIDER, experts.plain, DTYPES, packing=EXPERTS)
     stored, int8s = one_of("scheme", "w8a16", "w4a16", "fp8"), one_of("scheme", "w8a8")
     ops.register(run_quantised_experts, PROVIDER, experts.quantised, DTYPES, stored, *pairs, packing=QUANTISED)
-    ops.register(run_quantised_experts, PROVIDER, experts.w8a8, DTYPES, int8s, *pairs, packing=INT8)
+    ops.register(run_quantised_experts, PROVIDER, experts.w8a8, DTYPES, int8s, *pairs, packing=int8.packing)
     heads = (at_most("head_dim", WIDEST),)
     # The kernel reads the page table on the host, which a recorded step has no more of.
     now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
