@@ -1,6 +1,7 @@
 """Values that Hydra's override grammar takes only in quotes, and how to type them in a shell."""
 
 import shlex
+from typing import Any
 
 # Inside double quotes a shell still reads these.
 _SHELL_SPECIAL = set('"$`\\!')
@@ -25,6 +26,17 @@ def quoted_value(value: str) -> str:
         pending = 0
     escaped.append("\\" * 2 * pending)
     return f"'{''.join(escaped)}'"
+
+
+def list_text(value: Any) -> str:
+    """Return `value` as Hydra's override grammar has it, with all text quoted."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{list_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(list_text, value)) + "]"
+    return quoted_value(value) if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shell_form(key: str, value: str) -> str:

@@ -48,6 +48,8 @@ def address(path: str, url: str) -> Iterator[str]:
         good = False
     if not good:
         yield f"{path}={masked(url)!r} is not an address such as http://127.0.0.1:8000"
+    elif parts.username is not None or parts.password is not None:
+        yield f"{path}={masked(url)!r} carries a name or a password, which logs would show; leave it out and give a key"
 
 
 def header_value(path: str, key: str | None) -> Iterator[str]:

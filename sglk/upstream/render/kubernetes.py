@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sglk.config.groups import SIMULATED
+from sglk.config.quoting import list_text
 from sglk.errors import ConfigError
 from sglk.upstream.render.machine import ANYWHERE, HOME, model_folder, serve_words
 from sglk.upstream.render.text import HEADER, as_yaml, commented
-from sglk.upstream.render.unit import Rendered, Unit, list_text
+from sglk.upstream.render.unit import Rendered, Unit
 
 WEIGHTS = "weights.yaml"
 """File of a gateway's weights: whoever edits the config map moves the traffic."""
@@ -65,7 +66,7 @@ def gateway_words(rendered: Rendered) -> list[str]:
         groups.append(told)
     config = rendered.config
     words = [f"model={config.model.name}"]
-    words += [word for word in rendered.words if word.lstrip("+").startswith(("server.", "router.", "model."))]
+    words += [word for word in rendered.words if word.lstrip("+").startswith(("server.", "server=", "router.", "router=", "model."))]
     return [*words, f"groups={list_text(groups)}", f"router.weights_file={GATEWAY}/weights/{WEIGHTS}"]
 
 
@@ -164,7 +165,7 @@ def _container(rendered: Rendered, words: list[str]) -> dict[str, Any]:
         "image": rendered.config.render.image,
         "command": ["sglk"],
         # `$(NAME)` would be a variable of Kubernetes' own.
-        "args": [word.replace("$(", "$$(") for word in words],
+        "args": [word.replace("$", "$$") for word in words],
         "ports": [{"name": "http", "containerPort": rendered.config.server.port}],
         **probes(rendered),
         # Requests still come in until every proxy knows that the pod ends.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sglk.config.groups import SIMULATED
 from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
-from sglk.upstream.render.text import HEADER, as_yaml
+from sglk.upstream.render.text import HEADER, as_yaml, commented, one_line
 from sglk.upstream.render.unit import Rendered
 
 HOME = "/etc/sglk"
@@ -28,7 +28,7 @@ def serve_words(rendered: Rendered, words: Sequence[str], host: str | None = Non
 def shell(rendered: Rendered) -> dict[str, str]:
     """Return a script that serves in the foreground, from the folder that it lies in."""
     settings = rendered.config.render
-    lines = ["#!/bin/sh", f"# {HEADER}", *_told(rendered)]
+    lines = ["#!/bin/sh", commented([HEADER, *_told(rendered)]).rstrip()]
     lines += [f': "${{{key}:?put the key there}}"' for key in rendered.keys]
     lines += ["set -eu", 'cd "$(dirname "$0")"', ""]
     lines.append(_broken(["exec", settings.executable, *serve_words(rendered, rendered.words)]))
@@ -44,14 +44,14 @@ def systemd(rendered: Rendered) -> dict[str, str]:
             " render.executable=/opt/sglk/bin/sglk or where it is"
         )
     words = " ".join(map(_unit_word, [settings.executable, *serve_words(rendered, rendered.words)]))
-    told = "".join(f"{line}\n" for line in _told(rendered))
+    about = _unit_text(f"sglk: {rendered.config.model.name} on {rendered.config.chip.name}")
     keys = (
         f"# Holds {' and '.join(rendered.keys)}.\nEnvironmentFile={HOME}/{rendered.name}.env\n" if rendered.keys else ""
     )
     unit = f"""# {HEADER}
 # To /etc/systemd/system/{rendered.name}.service; the folders beside it to {HOME}.
-{told}[Unit]
-Description=sglk: {rendered.config.model.name} on {rendered.config.chip.name}
+{commented(_told(rendered))}[Unit]
+Description={about}
 After=network-online.target
 Wants=network-online.target
 
@@ -87,7 +87,8 @@ def compose(rendered: Rendered) -> dict[str, str]:
         "working_dir": HOME,
         "init": True,
         "ports": [f"127.0.0.1:{config.server.port}:{config.server.port}"],
-        "shm_size": settings.shared_memory,
+        # Of 1024, as Kubernetes' Gi is, but called otherwise.
+        "shm_size": settings.shared_memory.replace("i", "b").lower(),
         "ulimits": {"memlock": -1, "nofile": 65536},
         "restart": "unless-stopped",
         "stop_grace_period": f"{rendered.drain_s}s",
@@ -110,7 +111,7 @@ def compose(rendered: Rendered) -> dict[str, str]:
         service["volumes"] = volumes
     service.update(_devices(rendered))
     document = {"services": {rendered.name: service}}
-    return {"compose.yaml": "\n".join([f"# {HEADER}", *_told(rendered), as_yaml(document)]), **rendered.files}
+    return {"compose.yaml": commented([HEADER, *_told(rendered)]) + as_yaml(document), **rendered.files}
 
 
 _PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/health', timeout=20)"
@@ -149,7 +150,7 @@ def _devices(rendered: Rendered) -> dict[str, object]:
 
 def _told(rendered: Rendered) -> list[str]:
     commands = [command for unit in rendered.units for command in unit.commands]
-    return [f"# starts: {command}" for command in commands]
+    return [f"starts: {command}" for command in commands]
 
 
 def _broken(words: Sequence[str]) -> str:
@@ -161,5 +162,10 @@ def _broken(words: Sequence[str]) -> str:
 
 def _unit_word(word: str) -> str:
     """Quote a word as systemd.service(5) reads it: `%` and `$` mean something there."""
-    word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    word = _unit_text(word.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$"))
     return f'"{word}"' if any(sign in word for sign in " '\"\\;#") else word
+
+
+def _unit_text(text: str) -> str:
+    """Return text for one line of a unit."""
+    return one_line(text.replace("%", "%%"))

@@ -31,5 +31,10 @@ _Dumper.add_representer(str, _text)
 
 
 def commented(lines: Sequence[str]) -> str:
-    """Return lines as comments."""
-    return "".join(f"# {line}\n" for line in lines)
+    """Return lines as comments, each of them one line whatever is in it."""
+    return "".join(f"# {one_line(line)}\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Return text with what could end a line, or hide one, written as an escape."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

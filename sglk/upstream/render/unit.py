@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,15 @@ from sglk.config.compose import Composed
 from sglk.config.fleet import ReplicaConfig, shared_words
 from sglk.config.groups import SIMULATED
 from sglk.config.profiles import profile_file
-from sglk.config.quoting import quoted_value
+from sglk.config.quoting import list_text
 from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import GroupConfig, ServeConfig
 from sglk.errors import ConfigError
+from sglk.upstream.render.carried import carried, without_secrets
 
 LONGEST_NAME = 40
-"""Names of services are DNS labels of 63 signs, and groups add to them."""
-
-_OWN_KEYS = ("target", "render", "server.api_key", "server.admin_api_key", "server.api_key_file")
-_KEYS = (*_OWN_KEYS, "server.admin_api_key_file")
-"""Settings that no rendered command carries: those of rendering, and keys, which come by the environment."""
+LONGEST_LABEL = 63
+"""Names of services are DNS labels, and groups add to them."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +77,15 @@ def rendered(
 ) -> Rendered:
     """Describe a deployment; `commands` are those of upstream engines by replica. Raises ConfigError."""
     config = composed.config
+    typed = list(carried(composed.words))
     name = config.render.name or _label(config.model.name)
     _require_name(name)
     if config.server.port == 0:
         raise ConfigError("server.port=0 is any free port, which other files cannot name; write a port")
-    words = (*_plain(composed.words), *_size(composed, replicas))
-    return Rendered(
-        name, config, words, tuple(_units(name, composed, replicas, commands)), _files(composed, config_dir)
-    )
-
-
-def list_text(value: Any) -> str:
-    """Return `value` as Hydra's override grammar has it, with all text quoted."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{list_text(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(list_text, value)) + "]"
-    return quoted_value(value) if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    words = (*typed, *_size(composed, replicas))
+    units = tuple(_units(name, replace(composed, words=typed), replicas, commands))
+    _require_labels(units)
+    return Rendered(name, config, words, units, _files(composed, config_dir))
 
 
 def _units(
@@ -122,10 +110,10 @@ def _group_words(
 ) -> Iterator[str]:
     """Yield the words that serve one group on a machine whose devices are its own."""
     if len(composed.config.groups) == 1 and not composed.names_devices:
-        yield from (*_plain(composed.words), *_size(composed, own))
+        yield from (*composed.words, *_size(composed, own))
         return
     config = own[0].config
-    yield from _plain(shared_words(composed.words, group))
+    yield from shared_words(composed.words, group)
     yield f"chip={config.chip.name}"
     if group.model is not None:
         yield f"model={group.model}"
@@ -148,28 +136,37 @@ def _size(composed: Composed[RenderConfig], replicas: Sequence[ReplicaConfig]) -
         yield f"runtime.tp_size={tp_size}"
 
 
-def _plain(words: Sequence[str] | Iterator[str]) -> Iterator[str]:
-    for word in words:
-        key = word.lstrip("+~").partition("=")[0]
-        if not any(key == own or key.startswith(f"{own}.") for own in _KEYS):
-            yield word
-
-
 def _files(composed: Composed[RenderConfig], config_dir: str | None) -> dict[str, str]:
     files = {}
     config = composed.config
     if composed.profile_path is not None:
         place = profile_file("profiles", config.chip.name, config.model.name, config.engine.name)
-        files[place.as_posix()] = composed.profile_path.read_text(encoding="utf-8")
+        files[place.as_posix()] = without_secrets(composed.profile_path)
     if config_dir is not None:
         root = Path(config_dir)
         for file in sorted(root.rglob("*.yaml")):
-            files[f"conf/{file.relative_to(root).as_posix()}"] = file.read_text(encoding="utf-8")
+            files[f"conf/{file.relative_to(root).as_posix()}"] = without_secrets(file)
     return files
 
 
 def _label(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME] or "model"
+
+
+def _require_labels(units: Sequence[Unit]) -> None:
+    owners: dict[str, str] = {}
+    for unit in units:
+        if len(unit.name) > LONGEST_LABEL:
+            raise ConfigError(
+                f"device group {unit.group.name!r} makes a service {unit.name!r} of more than {LONGEST_LABEL} signs;"
+                " write a shorter render.name, or call the group otherwise"
+            )
+        if unit.name in owners:
+            raise ConfigError(
+                f"device groups {owners[unit.name]!r} and {unit.group.name!r} make one service {unit.name!r};"
+                " call one of them otherwise"
+            )
+        owners[unit.name] = unit.group.name
 
 
 def _require_name(name: str) -> None:

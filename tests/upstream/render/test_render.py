@@ -1,5 +1,6 @@
 """Rendered files, read as what reads them does."""
 
+import json
 import os
 import shlex
 import shutil
@@ -16,11 +17,24 @@ from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
 
 CHART = Path(__file__).parents[3] / "deploy/helm/sglk"
+TOOLS = Path(__file__).parents[3] / ".upstream/tools/bin"
 TWO_GROUPS = (
     "groups=[{name: gpu, devices: ['cuda:0','cuda:1'], chip: h100, weight: 80, tp_size: 2},"
     "{name: kl, devices: ['kunlun:2','kunlun:3'], chip: kunlun, weight: 20, tp_size: 2, runtime: {quantization: w8a8}},"
     "{name: far, url: 'http://10.0.0.7:8000', weight: 0, standby: true}]"
 )
+
+SERVE_WITH_KEY = """\
+defaults:
+  - sglk_serve
+  - runtime: default
+  - chip: cpu
+  - model: smollm2
+  - backend: auto
+  - engine: native
+  - _self_
+server: {api_key: in-a-file}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +72,7 @@ def command_of(script: str) -> list[str]:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    found = shutil.which(name) or shutil.which(name, path=f"/usr/sbin:{TOOLS}")
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
@@ -90,6 +104,56 @@ def test_no_file_carries_a_key(capsys: pytest.CaptureFixture[str], monkeypatch: 
         if target != "nginx":
             assert "SGLK_API_KEY" in text
             assert "SGLK_ADMIN_API_KEY" in text
+
+
+def test_keys_stay_out_however_they_were_given(capsys: pytest.CaptureFixture[str]) -> None:
+    text = render(capsys, "shell", "server={api_key: typed-one, port: 8123}")
+    assert "typed-one" not in text
+    assert "SGLK_API_KEY" in text
+    assert "'server={port:8123}'" in text
+    for word in ("backend.environment.HF_TOKEN=abc", "groups=[{name: a, url: 'http://me:abc@h:1'}]"):
+        told = refused(capsys, "target=kubernetes", "chip=h100", "model=qwen7b", word)
+        assert "abc" not in told
+    Path("own").mkdir()
+    Path("own/serve.yaml").write_text(SERVE_WITH_KEY)
+    assert "own/serve.yaml holds a secret" in refused(capsys, "target=kubernetes", "--config-dir", "own")
+
+
+def test_no_value_ends_a_line_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    hard = "server.served_model_name='a\ntouch pwned; 100% $(HOME) $$x'"
+    words = ("engine=sglang", "chip=h100", "model=qwen7b", "render.executable=/bin/sh", hard)
+    script = render(capsys, "shell", *words).replace("exec /bin/sh", "echo")
+    said = subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert hard in said
+    assert not (tmp_path / "pwned").exists()
+    unit = render(capsys, "systemd", *words)
+    assert sum(line.startswith("ExecStart=") for line in unit.splitlines()) == 1
+    assert "a\\ntouch pwned; 100%% $$(HOME) $$$$x" in unit
+    # Kubernetes reads `$$` as `$`, also where nothing follows that it knows.
+    text = render(capsys, "kubernetes", *words)
+    assert any(line.startswith("# qwen7b starts: ") and "a\\ntouch pwned" in line for line in text.splitlines())
+    args = container(objects(text)["Deployment", "qwen7b"])["args"]
+    assert hard in [word.replace("$$", "$") for word in args]
+
+
+def test_docker_compose_reads_what_was_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    compose_tool = tool("docker-compose")
+    name = "server.served_model_name='a $HOME \"q\" ü 50% $$x'"
+    for words in (
+        ("chip=kunlun", "model=qwen32b", "runtime.quantization=w8a8"),
+        ("chip=h100", "model=qwen7b", "groups='cuda:2,cuda:3'", "model.path=/models/q", "server.api_key=k"),
+        ("profiles=none",),
+    ):
+        (tmp_path / "compose.yaml").write_text(render(capsys, "compose", name, *words))
+        command = [compose_tool, "-f", str(tmp_path / "compose.yaml"), "config", "--format", "json", "--no-interpolate"]
+        subprocess.run(command, check=True, capture_output=True)
+        command.remove("--no-interpolate")
+        keyed = {**os.environ, "SGLK_API_KEY": "k"}
+        read = json.loads(subprocess.run(command, env=keyed, check=True, capture_output=True).stdout)
+        (service,) = read["services"].values()
+        # It writes a `$` as it wants to read it again.
+        assert name in [word.replace("$$", "$") for word in service["command"]]
+        assert service["shm_size"] == str(8 * 2**30)
 
 
 def test_each_group_is_a_workload_with_its_own_devices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +272,18 @@ def test_names_of_services_are_made_from_the_models(capsys: pytest.CaptureFixtur
         (["target=kubernetes", "render.replicas=0"], "render.replicas=0"),
         (["target=kubernetes", "model.path=./here"], "write the whole path"),
         (["target=kubernetes", "chip=mi300x", "backend.container.resource=null"], "backend.container.resource="),
+        (
+            [
+                "target=kubernetes",
+                "render.name=" + "a" * 40,
+                f"groups=[{{name: {'b' * 30}, devices: ['cpu:0']}}, {{name: c, url: 'http://h:1'}}]",
+            ],
+            "more than 63 signs",
+        ),
+        (
+            ["target=kubernetes", "groups=[{name: b_b, url: 'http://h:1'}, {name: b-b, url: 'http://h:2'}]"],
+            "one service",
+        ),
         (["target=nginx", "render.routes={other: [nowhere]}"], "host:port"),
         (["target=nginx", "render.routes={other: ['h:1=0']}"], "weight above 0"),
         (["target=nginx", "render.routes={other: ['h:1=nan']}"], "weight above 0"),

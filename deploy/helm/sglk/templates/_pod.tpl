@@ -37,7 +37,7 @@ spec:
           command: [sglk]
           args:
             {{- range .args }}
-            - {{ . | replace "$(" "$$(" | quote }}
+            - {{ . | replace "$" "$$" | quote }}
             {{- end }}
           ports:
             - name: http
