@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_S = 1.0
-"""How long a rank may need longer than the first one at least: both have made the same sums."""
+"""How long a rank may need longer than the first one at least: both have made the same exchanges."""
 
 LAST_WORDS_S = 5.0
 """How long to look for the rank that ended, once the others have lost it."""

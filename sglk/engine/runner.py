@@ -64,7 +64,7 @@ class ModelRunner:
         """Whether NaN and infinity are looked for in all of a prompt, and traced to an op."""
         self._quarantines = quarantine
         self._faults = FaultCounts()
-        # The sums of a model in parts are counted as they are made.
+        # The exchanges of a model in parts are counted as they are made.
         self._records = backend.capabilities.graph_capture and not runtime.disable_cuda_graph and model.ranks.size == 1
         self._graphs: DecodeGraphs | None = None
         self.pool: KVPool | None = None

@@ -88,7 +88,7 @@ def _fewest_ranks(model: CausalLM, change: Change, room: int) -> int | None:
 def _part_bytes(model: CausalLM, change: Change, more: int) -> int:
     """Return the weights of each of `more` parts of what `model` is."""
     spec = replace(part_of_spec(model.spec, more), quantization=change.quantization)
-    ranks = RankGroup(0, model.ranks.size * more)
+    ranks = RankGroup(0, model.ranks.size * more, deterministic=model.ranks.deterministic)
     return type(model)(spec, model.context.backend, change.dtype, ranks).weights_bytes
 
 
