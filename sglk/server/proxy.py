@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sglk.engine.messages import Output
+from sglk.engine.messages import Finish, Output
 from sglk.errors import RequestError
 from sglk.server.answers import raise_if_failed
 from sglk.server.body import read_limited
@@ -24,6 +24,8 @@ from sglk.upstream.messages import ProxyOutput, ProxyRequest
 
 PROMPT_BYTES = 16384
 """So much of a prompt tells whether its beginning was seen before."""
+
+BAD_GATEWAY = 502
 
 router = APIRouter()
 
@@ -93,8 +95,15 @@ async def _outputs(generation: Generation) -> AsyncIterator[Output]:
         for _, output in batch:
             refused = isinstance(output, ProxyOutput) and output.status >= 400 and output.finish and output.finish.code
             if not refused:
+                _raise_if_lost(output.finish)
                 raise_if_failed(output.finish)
             yield output
+
+
+def _raise_if_lost(finish: Finish | None) -> None:
+    """Raise RequestError for an answer that no server gave, or not to its end."""
+    if finish is not None and finish.reason == "error" and finish.code is None:
+        raise RequestError(finish.message or "no answer", code="engine_error", status=BAD_GATEWAY)
 
 
 async def _send(send: Send, data: bytes, more: bool = True) -> None:

@@ -1,5 +1,8 @@
 """sglk's router before engines elsewhere: a server of its own, and others that it finds by their URLs."""
 
+import re
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,14 +53,39 @@ def bad(folder: Path) -> Iterator[str]:
         yield url
 
 
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
 @pytest.fixture(scope="module")
-def several(folder: Path, gpu: str, other: str, bad: str) -> Iterator[httpx.Client]:
-    """A gateway before four servers, of which `gpu` gets a key, `bad` no traffic, and `gone` is not there."""
+def odd() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers requests with the bytes of a list, and closes."""
+    sound = b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"choices":[1]}'
+    answers: list[bytes] = []
+
+    class Odd(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            head = b"".join(iter(self.rfile.readline, b"\r\n"))
+            length = re.search(rb"content-length: (\d+)", head)
+            self.rfile.read(int(length.group(1)) if length else 0)
+            self.wfile.write(answers[0] if answers and b"POST" in head else sound)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Odd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", answers
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path, gpu: str, other: str, bad: str, odd: tuple[str, list[bytes]]) -> Iterator[httpx.Client]:
+    """A gateway before servers of which `gpu` gets a key, `bad` and `odd` no traffic, and `gone` is not there."""
     (folder / "key").write_text("far-key\n")
     keyed = f"{{name: gpu, url: '{gpu}', weight: 80, api_key_file: '{folder / 'key'}'}}"
     more = f"{{name: other, url: '{other}/v1', weight: 20}}, {{name: bad, url: '{bad}', weight: 0}}"
-    groups = f"groups=[{keyed}, {more}, {GONE}]"
-    with gateway(folder, "several", groups, "router.step_timeout_s=1") as server, client(server.url) as http:
+    more += f", {{name: odd, url: '{odd[0]}', weight: 0}}"
+    limits = ("router.step_timeout_s=1", "router.breaker_failures=100")
+    with gateway(folder, "several", f"groups=[{keyed}, {more}, {GONE}]", *limits) as server, client(server.url) as http:
         yield http
 
 
@@ -129,7 +157,7 @@ def test_a_conversation_stays_where_it_began(several: httpx.Client) -> None:
     for _ in range(6):
         several.post("/v1/completions", json={"model": "m", "prompt": "hi"}, headers={"x-session-id": "abc"})
     moved = {name: count - before[name] for name, count in picks(several).items()}
-    assert sorted(moved.values()) == [0, 0, 0, 6]
+    assert sorted(moved.values()) == [0, 0, 0, 0, 6]
 
 
 def test_figures_are_told_for_each_group(several: httpx.Client) -> None:
@@ -151,6 +179,30 @@ def test_another_group_takes_over_what_has_not_begun(several: httpx.Client) -> N
     replica = several.get("/admin/groups").json()["groups"][2]["replicas"][0]
     assert (replica["ended"], replica["moved"]) == ({"failed": 2}, 2)
     several.post("/admin/groups/rollback").raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "told"),
+    [
+        (b"\x00\xff no answer\r\n\r\n", 502, "illegal status line"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{", 502, "without sending complete message body"),
+        (b"", 502, "Server disconnected without sending a response"),
+        (b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", 502, "odd/0 answered 503: busy"),
+        (EVENTS + b"5\r\ndata:\r\nzz\r\n", 200, "illegal chunk header"),
+        (EVENTS + b"0\r\n\r\n", 502, "ended its stream before it was complete"),
+    ],
+)
+def test_what_is_no_answer_is_told_as_one_that_the_server_did_not_give(
+    several: httpx.Client, odd: tuple[str, list[bytes]], answer: bytes, status: int, told: str
+) -> None:
+    several.patch("/admin/groups/weights", json={"gpu": 0, "other": 0, "gone": 0, "odd": 1}).raise_for_status()
+    odd[1][:] = [answer]
+    given = ask(several, "hello")
+    several.post("/admin/groups/rollback").raise_for_status()
+    assert given.status_code == status
+    assert told in given.text
+    assert '"type":"server_error"' in given.text
+    assert "[DONE]" not in given.text
 
 
 def test_a_server_gets_its_own_key_and_the_requests_id(several: httpx.Client, gpu: str) -> None:
