@@ -65,6 +65,8 @@ class Packing:
     unpack: Callable[[Any], Any]
     positions: tuple[int, ...] | None = None
     """Which arguments of the op are packed; None = those that are quantised matrices."""
+    pack_few_bits: Callable[[Any], Any] | None = None
+    """Takes a `FewBits` in place of the fp32 matrix that it stands for; None = it must be restored first."""
 
 
 def _named(packing: Packing, provider: str) -> Packing:
@@ -81,7 +83,13 @@ def _named(packing: Packing, provider: str) -> Packing:
                 " ops out with backend.deny"
             ) from error
 
-    return replace(packing, pack=partial(tell, "pack", packing.pack), unpack=partial(tell, "unpack", packing.unpack))
+    few_bits = packing.pack_few_bits
+    return replace(
+        packing,
+        pack=partial(tell, "pack", packing.pack),
+        unpack=partial(tell, "unpack", packing.unpack),
+        pack_few_bits=None if few_bits is None else partial(tell, "pack", few_bits),
+    )
 
 
 @dataclass(frozen=True)

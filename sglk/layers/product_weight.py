@@ -1,14 +1,24 @@
 """A full-precision matrix that one op or several multiply by, or look rows up in, each as it lays it out."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from sglk.backends.base import DeviceBackend
+from sglk.backends.few_bits import stacked
 from sglk.backends.ops import BoundOp, Packing
 from sglk.backends.quantised import full_precision
-from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
+from sglk.layers.weights import (
+    FewBitsSource,
+    LayerContext,
+    Part,
+    TensorSource,
+    Weight,
+    read_few_bits,
+    read_part,
+)
 
 
 class ProductWeight:
@@ -55,7 +65,24 @@ class ProductWeight:
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, converting to `dtype`, and lay it out."""
-        self._lay_out(self._read(source, backend, dtype))
+        if dtype is torch.float32 and self._matrices is None and (kept := self._kept(source)):
+            self._forms = kept
+        else:
+            self._lay_out(self._read(source, backend, dtype))
+
+    def _kept(self, source: TensorSource) -> dict[Packing | None, Any]:
+        """Return the layouts of numbers of few bits as `source` stores them; none where it or an op has no such."""
+        packings = dict.fromkeys(op.packing for op in self._ops)
+        packs = {each: each.pack_few_bits for each in packings if each is not None and each.pack_few_bits is not None}
+        if not isinstance(source, FewBitsSource) or len(packs) < len(packings):
+            return {}
+        parts = [read_few_bits(source, part) for part in self.parts]
+        found = [part for part in parts if part is not None]
+        few = stacked(found) if found and len(found) == len(parts) else None
+        del parts, found
+        if few is None:
+            return {}
+        return {packing: self._execute(partial(pack, few)) for packing, pack in packs.items()}
 
     def _read(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> torch.Tensor:
         if len(self.parts) == 1 and backend.capabilities.host_memory and all(op.packing for op in self._ops):

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.constraints import Trait
 from sglk.backends.dtypes import dtype_name
+from sglk.backends.few_bits import FewBits
 from sglk.backends.ops import BoundOp, Op, P, R
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.schemes import LinearScheme, Quantization
@@ -26,6 +27,14 @@ class TensorSource(Protocol):
 
     def get(self, name: str) -> torch.Tensor | QuantisedMatrix:
         """Return one tensor on the CPU, as it is stored."""
+
+
+@runtime_checkable
+class FewBitsSource(Protocol):
+    """A source some of whose fp32 tensors are stored as numbers of few bits."""
+
+    def few_bits(self, name: str) -> FewBits | None:
+        """Return what the tensor is stored as; None where that is something else."""
 
 
 class DeclaredWeight(Protocol):
@@ -89,6 +98,12 @@ def read_part(source: TensorSource, part: Part) -> torch.Tensor | QuantisedMatri
     if tuple(stored.shape) != shape:
         raise ModelLoadError(f"{source}: tensor {name!r} has shape {list(stored.shape)}, expected {list(shape)}")
     return stored
+
+
+def read_few_bits(source: FewBitsSource, part: Part) -> FewBits | None:
+    """Return what one matrix is stored as; None where `read_part` has to read it, and to say what is wrong with it."""
+    stored = source.few_bits(part[0])
+    return stored if stored is not None and stored.shape == part[1] else None
 
 
 @dataclass(frozen=True)

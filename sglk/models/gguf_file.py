@@ -58,6 +58,14 @@ class GgufFile:
         stored = np.frombuffer(self._bytes, np.uint8, tensor.size, tensor.start)
         return stored.reshape(*tensor.shape[:-1], -1)
 
+    def forget(self, name: str) -> None:
+        """Let the system take the memory that the bytes of a tensor were read into; they can be read again."""
+        tensor = self.tensors[name]
+        start = -(-tensor.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (tensor.start + tensor.size) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if size > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._bytes.madvise(mmap.MADV_DONTNEED, start, size)
+
     def _read(self) -> None:
         if self._bytes[:4] != MAGIC:
             raise ModelLoadError(f"{self.path} is not a GGUF file: it starts with {self._bytes[:4]!r}, not {MAGIC!r}")

@@ -10,8 +10,11 @@ import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
+from sglk.backends.few_bits import FewBits
+from sglk.backends.kept_kinds import KEPT_BITS
 from sglk.errors import ModelLoadError
 from sglk.models.experts import ExpertNames
+from sglk.models.gguf_few_bits import few_bits_of
 from sglk.models.gguf_file import GgufFile
 from sglk.models.gguf_rope import FACTORS
 from sglk.models.registry import model_class
@@ -75,18 +78,39 @@ class GgufWeights:
         if name.endswith("shared_expert_gate.weight"):
             # Stored as the vector that it is.
             return weight.reshape(1, -1)
+        heads = self._rotated_heads(name)
+        return weight if heads is None else _half_rotation_order(weight, heads)
+
+    def few_bits(self, name: str) -> FewBits | None:
+        """Return what a matrix is stored as, where that is numbers of few bits; see `FewBitsSource`."""
+        stored_name, expert = self._stored.get(name, ("", None))
+        if stored_name not in self._file.tensors or expert is not None or name.endswith("shared_expert_gate.weight"):
+            return None
+        kind = self._file.tensors[stored_name].type
+        few = few_bits_of(self._file.raw(stored_name), kind) if kind.name in KEPT_BITS else None
+        self._file.forget(stored_name)
+        heads = self._rotated_heads(name)
+        if few is None or heads is None:
+            return few
+        return few.rows(_half_rotation_order(torch.arange(few.shape[0]), heads))
+
+    def _rotated_heads(self, name: str) -> int | None:
+        """Return the heads of a projection whose rows are in llama.cpp's order, None for other tensors."""
         if self._permuted and ".self_attn.q_proj." in name:
-            return _half_rotation_order(weight, self._spec.num_attention_heads)
+            return self._spec.num_attention_heads
         if self._permuted and ".self_attn.k_proj." in name:
-            return _half_rotation_order(weight, self._spec.num_key_value_heads)
-        return weight
+            return self._spec.num_key_value_heads
+        return None
 
     def _dequantise(self, stored_name: str, expert: int | None) -> torch.Tensor:
         tensor, raw, shape = self._file.tensors[stored_name], self._file.raw(stored_name), slice(None)
         if expert is not None:
             raw, shape = raw[expert], slice(1, None)
         try:
-            return _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
+            weight = _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
+            if expert is None:
+                self._file.forget(stored_name)
+            return weight
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised; convert the "

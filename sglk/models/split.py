@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from sglk.backends.base import DeviceBackend
+from sglk.backends.few_bits import FewBits
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.layers.quantised_linear import QUANTISERS
-from sglk.layers.weights import Shape, read_part
+from sglk.layers.weights import FewBitsSource, Shape, read_part
 from sglk.models.matrix_columns import columns, obstacle
 from sglk.models.part import can_be_summed, part_of_spec, split_sizes
 from sglk.models.spec import ModelSpec
@@ -130,6 +131,19 @@ class PartWeights:
             # Each rank adds what it has: the bias of a sum is added once.
             return torch.zeros_like(stored)
         return stored
+
+    def few_bits(self, name: str) -> FewBits | None:
+        """Return the part's piece of a tensor that is stored in few bits; see `FewBitsSource`."""
+        if not isinstance(self._source, FewBitsSource) or name not in self._shapes:
+            return None
+        shape = self._shapes[name]
+        whole, cut = self._source.few_bits(name), self._part.cut(name, shape)
+        if whole is None or cut is None:
+            return whole
+        start, end = share(whole.shape[cut.axis], cut.index, cut.pieces)
+        if cut.axis == 0:
+            return whole.rows(slice(start, end))
+        return None if start % whole.group_size or end % whole.group_size else whole.columns(start, end)
 
     def _rounded(self, name: str, stored: Stored) -> Stored:
         """Return a matrix that is quantised when it is loaded so already: inputs of all ranks may share a scale."""

@@ -1,31 +1,19 @@
-"""Matrices that were made of numbers of 8 or 4 bits, as a GGUF file has them, kept in those without losing a bit.
+"""Finding out that an fp32 matrix was made of numbers of 8 or 4 bits, which then stand for it without losing a bit.
 
 Letters: O outputs, R some of them, E inputs, G groups of 32 inputs, S = 32.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
+from sglk.backends.few_bits import FewBits, restored, stacked
 from sglk.backends.quantise import INT8_MAX
-from sglk.backends.quantised import pack_nibbles, unpack_nibbles
+from sglk.backends.quantised import pack_nibbles
 
 FEW_BITS_GROUP = 32
 ROWS = 256
 """Rows that are looked at together, so that little memory is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FewBits:
-    """A matrix number * scale, or number * scale + offset, rounded once to fp32."""
-
-    values: torch.Tensor
-    """int8 [O, E] without offsets; with them uint8 [O, E / 2], input 2i in the low half of byte i."""
-    scales_OG: torch.Tensor
-    """fp16."""
-    offsets_OG: torch.Tensor | None = None
-    """fp16."""
 
 
 def in_few_bits(weight_OE: torch.Tensor) -> FewBits | None:
@@ -41,17 +29,6 @@ def in_few_bits(weight_OE: torch.Tensor) -> FewBits | None:
     return None
 
 
-def restored(few: FewBits) -> torch.Tensor:
-    """Return the fp32 matrix."""
-    stored_OE = few.values if few.offsets_OG is None else unpack_nibbles(few.values)
-    values_OGS = stored_OE.float().view(len(stored_OE), -1, FEW_BITS_GROUP)
-    values_OGS *= few.scales_OG.float().unsqueeze(-1)
-    if few.offsets_OG is not None:
-        # The product is exact, so nothing but this sum rounds.
-        values_OGS += few.offsets_OG.float().unsqueeze(-1)
-    return values_OGS.flatten(1)
-
-
 def _of_parts(weight_OE: torch.Tensor, guess: Callable[[torch.Tensor], FewBits]) -> FewBits | None:
     parts: list[FewBits] = []
     for rows_RE in torch.split(weight_OE, ROWS):
@@ -59,9 +36,7 @@ def _of_parts(weight_OE: torch.Tensor, guess: Callable[[torch.Tensor], FewBits])
         if not torch.equal(restored(part), rows_RE):
             return None
         parts.append(part)
-    offsets = [part.offsets_OG for part in parts if part.offsets_OG is not None]
-    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales_OG for part in parts])
-    return FewBits(values, scales, torch.cat(offsets) if offsets else None)
+    return stacked(parts)
 
 
 def _in_eight_bits(weight_RGS: torch.Tensor) -> FewBits:

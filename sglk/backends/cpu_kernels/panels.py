@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sglk.backends.cpu_kernels.few_bits import FEW_BITS_GROUP, ROWS, FewBits, in_few_bits, restored
+from sglk.backends.cpu_kernels.few_bits import ROWS, in_few_bits
+from sglk.backends.few_bits import FewBits, restored
 from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
 
@@ -76,11 +77,9 @@ def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
 
 def pack_few_bits(found: FewBits) -> PanelMatrix:
     """Lay numbers of 8 or 4 bits out."""
-    outputs, columns = found.values.shape
-    inputs = columns if found.offsets_OG is None else 2 * columns
     offsets_NGP = None if found.offsets_OG is None else in_panels(found.offsets_OG)
     scales_NGP = in_panels(found.scales_OG)
-    return PanelMatrix(in_panels(found.values), (outputs, inputs), scales_NGP, offsets_NGP, group_size=FEW_BITS_GROUP)
+    return PanelMatrix(in_panels(found.values), found.shape, scales_NGP, offsets_NGP, group_size=found.group_size)
 
 
 def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
@@ -126,7 +125,7 @@ def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
     return replace(original, values=values, scales_OG=scales_OG, zeros_OG=zeros_OG)
 
 
-EXACT = Packing(pack_exactly, unpack_exactly, positions=(1,))
+EXACT = Packing(pack_exactly, unpack_exactly, positions=(1,), pack_few_bits=pack_few_bits)
 EXPERTS = Packing(pack_experts, unpack_experts, positions=(1, 2))
 QUANTISED = Packing(pack_quantised, unpack_quantised)
 

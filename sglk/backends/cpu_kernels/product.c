@@ -174,8 +174,9 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
     const float *x = tokens->x + start * mr;
     float some[4 * STEP * PANEL];
     struct reading reading = {.numbers = (const char *)w->numbers + panel * bytes, .bytes = bytes, .expanded = some};
-    for (size_t from = start; from < end; from += STEP) {
-        const size_t to = from + STEP < end ? from + STEP : end;
+    const size_t length = source == SCALED && w->groups > 1 && w->group % STEP ? STEP / 2 : STEP;
+    for (size_t from = start; from < end; from += length) {
+        const size_t to = from + length < end ? from + length : end;
         if (source == READY) reading.expanded = ready + (from - start) * PANEL;
         else if (mr <= 4) fetch_next(w, kind, np, reading.numbers, from, bytes);
         if (source == STEPWISE)
@@ -260,7 +261,7 @@ static void ready_tile(const struct weight *w, size_t panel, size_t start, size_
 
 /* Whether no tile can read the panels themselves. */
 static int stepwise(int kind, const struct weight *w) {
-    return kind == E4M3 || (kind == INT8 && (w->zeros || w->offsets)) || (w->groups > 1 && w->group % STEP);
+    return kind == E4M3 || (kind == INT8 && (w->zeros || w->offsets)) || (w->groups > 1 && w->group % (STEP / 2));
 }
 
 /* Tokens that are multiplied together, in tiles of nearly as many rows; `x` holds these one after the other. */
