@@ -80,10 +80,6 @@ def test_a_size_that_does_not_divide_the_model_s_own_files_is_refused(
     code, _, err = run(capsys, "chip=h100", f"model={folder}", "runtime.tp_size=3")
     assert (code, err.count("\n")) == (2, 1)
     assert "runtime.tp_size=3 does not split the" in err
-    groups = ("runtime.tp_size=8", "runtime.quantization=w4a16", "backend=sim")
-    code, _, err = run(capsys, "chip=cpu", "model=qwen72b", *groups)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "tp_size=8 would cut groups of 32 inputs that share a scale in w4a16 of 'qwen72b'; allowed: 1, 2, 4" in err
 
 
 def test_the_changes_of_a_group_are_told_as_its_own(capsys: pytest.CaptureFixture[str]) -> None:
