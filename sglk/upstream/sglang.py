@@ -33,6 +33,7 @@ SWITCHES = {
     "disable_radix_cache": "--disable-radix-cache",
     "allow_auto_truncate": "--allow-auto-truncate",
     "enable_torch_compile": "--enable-torch-compile",
+    "enable_deterministic_inference": "--enable-deterministic-inference",
 }
 
 POLICIES = {"fcfs": "fcfs", "lpm": "lpm", "shortest_prompt_first": "shortest-prefill-first"}

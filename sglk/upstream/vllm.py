@@ -112,7 +112,10 @@ def add_arguments(arguments: Arguments, config: ServeConfig, model: str) -> None
 def variables(config: ServeConfig) -> dict[str, str]:
     """Return the settings that vLLM takes from its environment."""
     # The route that empties the prefix cache is one for developers; nobody but sglk's router reaches it.
-    return {"VLLM_LOGGING_LEVEL": log_level(config).upper(), "VLLM_SERVER_DEV_MODE": "1"}
+    given = {"VLLM_LOGGING_LEVEL": log_level(config).upper(), "VLLM_SERVER_DEV_MODE": "1"}
+    if config.runtime.enable_deterministic_inference:
+        given["VLLM_BATCH_INVARIANT"] = "1"
+    return given
 
 
 def _refusals(arguments: Arguments, config: ServeConfig) -> None:
