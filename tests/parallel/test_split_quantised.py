@@ -53,21 +53,24 @@ def test_keys_and_values_are_rounded_head_by_head(tmp_path: Path, kv_cache_dtype
     assert_same_bits(write_tiny_model(tmp_path, **THREE), 3, kv_cache_dtype, quantization="w8a16")
 
 
+ODD: dict[str, Any] = {**THREE, "hidden_size": 100, "intermediate_size": 42}
+"""Neither outputs nor inputs fill what kernels take at once, and ranks have unlike numbers of outputs."""
+
+
 @pytest.mark.parametrize(
-    ("architecture", "size", "widths", "scheme"),
+    ("architecture", "size", "widths", "scheme", "dtype"),
     [
-        ("LlamaForCausalLM", 4, {}, None),
-        ("Qwen3MoeForCausalLM", 4, {}, None),
-        ("MixtralForCausalLM", 2, {}, "w8a8"),
-        # Neither outputs nor inputs fill what kernels take at once, and the outputs are not even in number for ranks.
-        ("LlamaForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 150}, None),
-        ("Qwen2MoeForCausalLM", 3, {**THREE, **EXPERTS, "hidden_size": 100, "moe_intermediate_size": 42}, None),
-        ("MixtralForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 42}, "w8a8"),
-        ("MixtralForCausalLM", 3, {**THREE, "hidden_size": 100, "intermediate_size": 42}, "w4a16"),
+        ("LlamaForCausalLM", 4, {}, None, "fp16"),
+        ("Qwen3MoeForCausalLM", 4, {}, None, "bf16"),
+        ("MixtralForCausalLM", 2, {}, "w8a8", "bf16"),
+        ("LlamaForCausalLM", 3, ODD, None, "fp32"),
+        ("LlamaForCausalLM", 3, {**ODD, "num_key_value_heads": 1, "head_dim": 12}, "w8a16", "fp32"),
+        ("Qwen2MoeForCausalLM", 3, {**ODD, **EXPERTS, "moe_intermediate_size": 42}, None, "fp32"),
+        ("MixtralForCausalLM", 3, ODD, "w8a8", "fp16"),
+        ("MixtralForCausalLM", 3, ODD, "w4a16", "fp32"),
     ],
     ids=lambda value: "sizes" if isinstance(value, dict) else None,
 )
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_bits_are_those_of_one_piece(
     tmp_path: Path, architecture: str, size: int, widths: dict[str, Any], scheme: str | None, dtype: str
 ) -> None:
