@@ -44,7 +44,7 @@ class Rig:
     def step(self) -> list[str]:
         """Run one step; return the requests that finished."""
         decoding, waiting = list(self.scheduler._decoding), list(self.scheduler._waiting.values())
-        overdue = [request for request in waiting if self.scheduler._pass - request.queued_at >= policy.MAX_PASSES]
+        overdue = [request for request in waiting if self._is_late(request)]
         batch = self.scheduler.schedule()
         assert batch is not None
         self.check()
@@ -75,7 +75,7 @@ class Rig:
         return {name: answer(request) for name, request in self.done.items()}
 
     def check(self) -> None:
-        """Every page has one owner, and what live requests read is locked."""
+        """Every page has one owner, what live requests read is locked, and no more of them run than may."""
         pool, nodes = self.pool, list(self.cache.nodes())
         states = [pool.state(page) for page in range(pool.num_pages)]
         assert states.count(FREE) == pool.free_pages
@@ -84,6 +84,7 @@ class Rig:
         held = [page for request in self.live.values() for page in request.table.pages[request.table.shared :]]
         assert sorted(in_tree) == [page for page, state in enumerate(states) if state == CACHED]
         assert sorted(held) == [page for page, state in enumerate(states) if state == HELD]
+        assert self.scheduler.num_running <= self.runtime.max_running_requests
         assert self.cache.evictable_pages == sum(len(node.pages) for node in nodes if not node.locks)
         for node in nodes:
             assert len(node.key) == len(node.pages) * pool.page_size
@@ -101,8 +102,11 @@ class Rig:
         unchunked = self.runtime.chunked_prefill_size == -1 and len(prefills) == 1
         assert unchunked or sum(len(row.input_ids) for row in prefills) <= self.runtime.max_prefill_tokens
 
+    def _is_late(self, request: Request) -> bool:
+        return request.admissions > 0 or self.scheduler._pass - request.queued_at >= policy.MAX_PASSES
+
     def _check_order(self, batch: Batch, waiting: list[Request], overdue: list[Request]) -> None:
-        """Nobody who has waited long is overtaken, but while the prompt that it shares is being computed."""
+        """Nobody is overtaken who waited long or was retracted, but while the prompt that it shares is computed."""
         queue = self.scheduler._waiting
         admitted = [request for request in waiting if request.request_id not in queue]
         leads = [self.live[row.request_id].lead for row in batch.rows[: batch.num_prefills]]
