@@ -11,7 +11,7 @@ from sglk.planner.kv import kv_bytes_per_token
 from sglk.planner.model import PlannedModel
 from sglk.planner.reserve import RUNTIME_BYTES, activation_bytes
 from sglk.planner.room import Room
-from sglk.planner.weights import Weights, weights_of
+from sglk.planner.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def footprint(model: PlannedModel, chip: ChipConfig, room: Room, runtime: Runtim
     """Return how the engine would fill each device; raises ConfigError where the model's files are of another kind."""
     spec, ranks = model.spec, ranks_of(runtime)
     dtype, of_kv, scheme = compute_dtype(runtime, chip), kv_dtype(runtime, chip), model.scheme(runtime.quantization)
-    weights = weights_of(spec, dtype, scheme, ranks)
+    weights = model.weights(dtype, scheme, ranks)
     per_token = kv_bytes_per_token(spec, of_kv, ranks)
     left = room.beside(weights.total, ranks)
     need = KVNeed(weights.total, per_token, runtime.context_length or spec.max_position_embeddings)

@@ -1,10 +1,14 @@
 """What a plan needs to know of a model: its numbers, and how its files are quantised."""
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from sglk.backends.cpu_kernels.library import KernelsMissing, find_compiler
 from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme
 from sglk.config.quantization import NAMES
-from sglk.config.schema import ModelConfig, RuntimeConfig, ServeConfig
+from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.models.chosen_scheme import choose_scheme
@@ -15,7 +19,9 @@ from sglk.models.part import split_sizes
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
+from sglk.planner.kinds import StoredKinds
 from sglk.planner.room import IN_MAIN_MEMORY
+from sglk.planner.weights import Weights, weights_of
 
 _USUAL_GROUP = 128
 """Inputs that share a scale in most published AWQ and GPTQ checkpoints."""
@@ -33,6 +39,8 @@ class PlannedModel:
     """Whether the files were looked at; else the configuration's numbers are all that is known."""
     int8_group_size: int = -1
     """Inputs that share a scale where the device rounds a model without experts to w8a8; -1 = all."""
+    kinds: StoredKinds | None = None
+    """What the files have their matrices in, where the device keeps that; None = not known, or it does not."""
 
     def scheme(self, requested: str | None) -> LinearScheme | None:
         """Return the scheme that is asked for; raises ConfigError for one that is not known, or not that of the files.
@@ -51,6 +59,10 @@ class PlannedModel:
             return replace(scheme, group_size=self.int8_group_size)
         return scheme
 
+    def weights(self, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
+        """Return what each of `ranks` holds, with its linear layers in `scheme` and all else in `dtype`."""
+        return weights_of(self.spec, dtype, scheme, ranks, self.kinds)
+
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
         return split_sizes(self.spec).allowed()
@@ -64,20 +76,36 @@ class PlannedModel:
 
 def model_of(config: ServeConfig) -> PlannedModel:
     """Return the model of one replica, as its backend would load it; raises as `planned_model` does."""
-    model = planned_model(config.model)
-    return replace(model, int8_group_size=CPU_INT8_GROUP) if config.backend.name == IN_MAIN_MEMORY else model
+    if config.backend.name != IN_MAIN_MEMORY:
+        return planned_model(config.model)
+    kept = config.runtime.load_format != "dummy" and _has_kernels(config.backend)
+    return replace(planned_model(config.model, kept=kept), int8_group_size=CPU_INT8_GROUP)
 
 
-def planned_model(model: ModelConfig) -> PlannedModel:
+def _has_kernels(backend: BackendConfig) -> bool:
+    """Return whether the processor will have own kernels, which are compiled when it first serves."""
+    if backend.options.get("kernels") == "none":
+        return False
+    try:
+        find_compiler()
+    except KernelsMissing:
+        return False
+    return True
+
+
+def planned_model(model: ModelConfig, *, kept: bool = False) -> PlannedModel:
     """Return what the numbers of `model` say, or its files where it has a path or no numbers; nothing is downloaded.
 
-    Raises ModelLoadError where neither is here, or the engine has no such architecture.
+    `kept` = the device keeps what the files have their matrices in, so look what that is. Raises ModelLoadError where
+    neither is here, or the engine has no such architecture.
     """
     if model.path is None and model.architecture is not None:
         check_architecture(model.architecture, f"model {model.name!r}: ")
-        return PlannedModel(model.name, spec_from_numbers(model, "to plan with it"), has_files=False)
+        spec = spec_from_numbers(model, "to plan with it")
+        return PlannedModel(model.name, spec, has_files=False, kinds=_kinds_here(model) if kept else None)
     try:
-        return _of_files(model.name, find_files(model, "dummy"))
+        found = _of_files(model.name, files := find_files(model, "dummy"))
+        return replace(found, kinds=_kinds(files)) if kept else found
     except ModelLoadError as error:
         if model.path is not None or model.hub_id is None:
             raise
@@ -96,3 +124,39 @@ def _of_files(name: str, files: ModelFiles) -> PlannedModel:
 
     # GGUF is dequantised when it is loaded.
     return PlannedModel(name, read_gguf_spec(GgufFile(files.path)))
+
+
+def _kinds_here(model: ModelConfig) -> StoredKinds | None:
+    """Return what the files have their matrices in, if they are on this machine."""
+    try:
+        return _kinds(find_files(model, "dummy"))
+    except ModelLoadError:
+        return None
+
+
+def _kinds(files: ModelFiles) -> StoredKinds:
+    if files.format == "safetensors":
+        return StoredKinds(others=_one_kind(files.path))
+    from sglk.models.gguf_file import GgufFile
+
+    tensors = GgufFile(files.path).tensors
+    return StoredKinds({name.removesuffix(".weight"): tensor.type.name for name, tensor in tensors.items()})
+
+
+def _one_kind(folder: Path) -> str | None:
+    """Return the dtype of all matrices of the first file of a folder; None where there are several."""
+    kinds = {tensor["dtype"] for tensor in _first_header(folder).values() if len(tensor.get("shape", ())) > 1}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _first_header(folder: Path) -> dict[str, Any]:
+    # https://huggingface.co/docs/safetensors: eight bytes say how long the JSON after them is.
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = file.read(int.from_bytes(file.read(8), "little"))
+        try:
+            return {name: each for name, each in json.loads(header).items() if name != "__metadata__"}
+        except ValueError:
+            # Whoever loads it says what is wrong with it.
+            break
+    return {}

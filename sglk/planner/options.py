@@ -7,7 +7,7 @@ from sglk.backends.schemes import ON_LOAD
 from sglk.config.quantization import schemes_of
 from sglk.planner.dtypes import BYTES, kv_dtype
 from sglk.planner.ways import Subject, Wanted
-from sglk.planner.weights import schemes_by_size, weights_of
+from sglk.planner.weights import schemes_by_size
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ def weight_options(subject: Subject) -> Iterator[WeightOption]:
 
     Of a checkpoint that is quantised already its own scheme is the only one.
     """
-    chip, spec, own = subject.chip, subject.model.spec, subject.footprint(subject.runtime)
+    chip, own = subject.chip, subject.footprint(subject.runtime)
     if subject.model.checkpoint is None:
         for dtype in dict.fromkeys((own.dtype, *(name for name in chip.dtypes if name in BYTES))):
             for size in subject.tp_sizes():
-                yield WeightOption(dtype, None, size, weights_of(spec, dtype, None, size).total, True)
+                yield WeightOption(dtype, None, size, subject.model.weights(dtype, None, size).total, True)
         schemes = {kind: subject.model.scheme(kind) for kind in schemes_by_size(frozenset(ON_LOAD))}
     else:
         schemes = {subject.model.checkpoint.scheme.kind: subject.model.checkpoint.scheme}
     for kind, scheme in schemes.items():
         for size in subject.tp_sizes():
-            total = weights_of(spec, own.dtype, scheme, size).total
+            total = subject.model.weights(own.dtype, scheme, size).total
             yield WeightOption(own.dtype, kind, size, total, kind in schemes_of(chip.quantization))
 
 

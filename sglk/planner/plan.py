@@ -91,7 +91,7 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     rooms: dict[str, Room] = {}
     plans = []
     for each in replicas:
-        key = f"{each.config.model!r} on {each.config.backend.name}"
+        key = f"{each.config.model!r} on {each.config.backend!r}"
         if key not in models:
             models[key] = model_of(each.config)
         model = models[key]

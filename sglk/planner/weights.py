@@ -1,15 +1,13 @@
 """Bytes of a model's weights on one device, part by part, as the layers of `sglk.layers` declare them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 from sglk.backends.schemes import LinearScheme
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec, MoeSpec
 from sglk.planner.dtypes import BYTES
-
-Matrix = tuple[int, int]
-"""Outputs and inputs."""
+from sglk.planner.kinds import StoredKinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,61 +28,87 @@ class Weights:
         return sum(int(getattr(self, field.name)) for field in fields(self))
 
 
-def weights_of(spec: ModelSpec, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
+Bytes = Callable[[tuple[str, ...], int, int], int]
+"""Of a product: llama.cpp's names of the matrices that are stacked for it, its outputs and its inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Forms:
+    """What matrices take: those of linear layers, those of experts, and all others."""
+
+    linear: Bytes
+    expert: Bytes
+    plain: Bytes
+    item: int
+    """Bytes of one number of everything else."""
+
+
+def weights_of(
+    spec: ModelSpec, dtype: str, scheme: LinearScheme | None, ranks: int, kinds: StoredKinds | None = None
+) -> Weights:
     """Return what each of `ranks` holds of the model that `spec` describes, which can be split over them.
 
     `scheme` is that of the linear layers; embedding, head, norms, biases and routers are always in `dtype`, and all
-    but the projections of the blocks are on every rank.
+    but the projections of the blocks are on every rank. With `kinds`, those of the files, matrices in fp32 are kept as
+    own kernels keep them.
     """
-    part, item = part_of_spec(spec, ranks), BYTES[dtype]
+    part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds)
+    layers = range(spec.num_hidden_layers)
+    head = 0 if spec.tie_word_embeddings else forms.plain(("output",), spec.vocab_size, spec.hidden_size)
     return Weights(
-        embedding=spec.vocab_size * spec.hidden_size * item,
-        head=0 if spec.tie_word_embeddings else spec.vocab_size * spec.hidden_size * item,
-        attention=spec.num_hidden_layers * _attention(part, scheme, item),
-        feed_forward=_feed_forward(part, scheme, item),
-        norms=_norms(spec) * item,
+        embedding=forms.plain(("token_embd",), spec.vocab_size, spec.hidden_size),
+        head=head,
+        attention=sum(_attention(part, f"blk.{layer}", forms) for layer in layers),
+        feed_forward=sum(_feed_forward(part, layer, forms) for layer in layers),
+        norms=_norms(spec) * forms.item,
     )
 
 
-def _attention(part: ModelSpec, scheme: LinearScheme | None, item: int) -> int:
+def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None) -> _Forms:
+    item = BYTES[dtype]
+
+    def plain(names: tuple[str, ...], outputs: int, inputs: int) -> int:
+        return outputs * inputs * item
+
+    def quantised(names: tuple[str, ...], outputs: int, inputs: int) -> int:
+        assert scheme is not None
+        return scheme.num_bytes(outputs, inputs)
+
+    kept, experts = (plain, plain) if kinds is None or dtype != "fp32" else (kinds.matrix, kinds.expert)
+    return _Forms(kept, experts, kept, item) if scheme is None else _Forms(quantised, quantised, kept, item)
+
+
+def _attention(part: ModelSpec, block: str, forms: _Forms) -> int:
     hidden, head = part.hidden_size, part.head_dim
     query, keys = part.num_attention_heads * head, part.num_key_value_heads * head
     biases = (query + 2 * keys) * part.attention_bias + hidden * part.attention_output_bias
-    return _linear([(query + 2 * keys, hidden), (hidden, query)], scheme, item) + biases * item
+    inner = tuple(f"{block}.attn_{name}" for name in "qkv")
+    matrices = forms.linear(inner, query + 2 * keys, hidden) + forms.linear((f"{block}.attn_output",), hidden, query)
+    return matrices + biases * forms.item
 
 
-def _feed_forward(part: ModelSpec, scheme: LinearScheme | None, item: int) -> int:
-    layers, moe = part.num_hidden_layers, part.moe
-    if moe is None:
-        return layers * _mlp(part, part.intermediate_size, scheme, item)
-    dense = sum(layer in moe.dense_layers for layer in range(layers))
-    plain = dense * _mlp(part, part.intermediate_size, scheme, item) if dense else 0
-    return plain + (layers - dense) * _experts(part, moe, scheme, item)
+def _feed_forward(part: ModelSpec, layer: int, forms: _Forms) -> int:
+    block, moe = f"blk.{layer}", part.moe
+    if moe is not None and layer not in moe.dense_layers:
+        return _experts(part, moe, block, forms)
+    width = part.intermediate_size
+    biases = (2 * width + part.hidden_size) * part.mlp_bias
+    return _gated(part.hidden_size, width, block, "", forms.linear) + biases * forms.item
 
 
-def _mlp(part: ModelSpec, width: int, scheme: LinearScheme | None, item: int, bias: bool | None = None) -> int:
+def _experts(part: ModelSpec, moe: MoeSpec, block: str, forms: _Forms) -> int:
     hidden = part.hidden_size
-    biases = (2 * width + hidden) * (part.mlp_bias if bias is None else bias)
-    return _linear(_gated(hidden, width), scheme, item) + biases * item
-
-
-def _experts(part: ModelSpec, moe: MoeSpec, scheme: LinearScheme | None, item: int) -> int:
-    routed = moe.num_experts * _linear(_gated(part.hidden_size, moe.moe_intermediate_size), scheme, item)
-    router = moe.num_experts * part.hidden_size * item
+    routed = moe.num_experts * _gated(hidden, moe.moe_intermediate_size, block, "_exps", forms.expert)
+    router = forms.plain((f"{block}.ffn_gate_inp",), moe.num_experts, hidden)
     if moe.shared_expert_intermediate_size is None:
         return routed + router
-    shared = _mlp(part, moe.shared_expert_intermediate_size, scheme, item, bias=False)
-    return routed + router + shared + part.hidden_size * item
+    shared = _gated(hidden, moe.shared_expert_intermediate_size, block, "_shexp", forms.linear)
+    return routed + router + shared + forms.plain((f"{block}.ffn_gate_inp_shexp",), 1, hidden)
 
 
-def _gated(hidden: int, width: int) -> list[Matrix]:
-    return [(2 * width, hidden), (hidden, width)]
-
-
-def _linear(matrices: list[Matrix], scheme: LinearScheme | None, item: int) -> int:
-    if scheme is None:
-        return sum(outputs * inputs * item for outputs, inputs in matrices)
-    return sum(scheme.num_bytes(outputs, inputs) for outputs, inputs in matrices)
+def _gated(hidden: int, width: int, block: str, suffix: str, form: Bytes) -> int:
+    inner = f"{block}.ffn_gate{suffix}", f"{block}.ffn_up{suffix}"
+    return form(inner, 2 * width, hidden) + form((f"{block}.ffn_down{suffix}",), hidden, width)
 
 
 def _norms(spec: ModelSpec) -> int:

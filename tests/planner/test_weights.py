@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
+from sglk.backends.cpu_kernels.library import kernels
 from sglk.config.compose import compose
 from sglk.config.fleet import alone
 from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.engine.loading import load_runner
+from sglk.models.safetensors_weights import SINGLE
 from sglk.planner.options import weight_options
 from sglk.planner.plan import ReplicaPlan, plan_deployment
 from sglk.testing.tiny import write_tiny_model
+from sglk.testing.tiny_gguf import write_tiny_gguf
 from tests.quantization import checkpoints
 from tests.quantization.checkpoints import Tensors, grid, write_pair
 
@@ -115,15 +119,37 @@ def test_on_the_processor_the_pool_is_within_two_in_a_hundred(settings: str, tmp
     assert tokens < 16 * 4096
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q5_1", "Q8_0", "Q4_0", "Q4_1"])
+def test_what_kernels_keep_of_a_file_is_counted_to_the_byte(kind: str, tmp_path: Path) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", quantization=kind, hidden_size=64, tie_word_embeddings=False)
+    config = in_little_memory(file, "device_memory_gib: 0.01")
+    if not isinstance(kernels(), str):
+        same_as_the_engine(config)
+    # Whoever compiles nothing has everything in fp32.
+    same_as_the_engine(replace(config, backend=replace(config.backend, options={"kernels": "none"})))
+
+
+def test_what_kernels_keep_of_experts_and_of_folders_is_counted_to_the_byte(tmp_path: Path) -> None:
+    if isinstance(kernels(), str):
+        pytest.skip("there is no C compiler")
+    moe = write_tiny_gguf(tmp_path / "moe.gguf", quantization="F16", architecture="Qwen3MoeForCausalLM")
+    same_as_the_engine(in_little_memory(moe, "device_memory_gib: 0.01"))
+    folder = write_tiny_model(tmp_path / "tiny")
+    same_as_the_engine(in_little_memory(folder, "device_memory_gib: 0.01"))
+    save_file({name: weight.half() for name, weight in load_file(folder / SINGLE).items()}, folder / SINGLE)
+    halved = same_as_the_engine(in_little_memory(folder, "device_memory_gib: 0.01"))
+    assert (
+        halved.found.weights.embedding
+        == 2 * halved.subject.model.spec.vocab_size * halved.subject.model.spec.hidden_size
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", ["dtype: fp32", "quantization: w8a8", "tp_size: 3, kv_cache_dtype: bf16"])
 def test_smollm2_on_the_processor(settings: str) -> None:
     words = ["chip=cpu", "profiles=none", f"runtime={{device_memory_gib: 2, {settings}}}"]
-    config = compose("plan", [*words, "backend.options.kernels=none"]).config
-    plan, (weights, tokens) = planned(config), allocated(config)
-    assert plan.found.weights.total == pytest.approx(weights, rel=0.02)
-    assert plan.found.kv_tokens == pytest.approx(tokens, rel=0.02)
-    # With kernels the file's matrices stay in their own 8 and 4 bits, which a plan does not count on.
-    smaller, more = allocated(compose("plan", words).config)
-    assert smaller < 0.7 * plan.found.weights.total
-    assert more > plan.found.kv_tokens
+    for kernels_used in ("none", "native"):
+        config = compose("plan", [*words, f"backend.options.kernels={kernels_used}"]).config
+        plan, (weights, tokens) = planned(config), allocated(config)
+        assert plan.found.weights.total == pytest.approx(weights, rel=0.02)
+        assert plan.found.kv_tokens == pytest.approx(tokens, rel=0.02)
