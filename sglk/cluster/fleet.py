@@ -34,8 +34,17 @@ LaunchReplica = Callable[[ReplicaConfig], ReplicaEngine]
 class Fleet:
     """The running replicas of one deployment. `start` begins to care for them; `shutdown` ends all."""
 
-    def __init__(self, configs: Sequence[ReplicaConfig], settings: RouterConfig, launch: LaunchReplica) -> None:
-        """Launch every replica; raises SglkError when one cannot start, or speaks other tokens than the first."""
+    def __init__(
+        self,
+        configs: Sequence[ReplicaConfig],
+        settings: RouterConfig,
+        launch: LaunchReplica,
+        closing: threading.Event | None = None,
+    ) -> None:
+        """Launch every replica; raises SglkError when one cannot start, or speaks other tokens than the first.
+
+        `closing` is set when all ends: a `launch` that takes minutes may look at it.
+        """
         self._launch = launch
         self.configs = {config.name: config for config in configs}
         """What each replica serves, and would start again with."""
@@ -62,7 +71,7 @@ class Fleet:
             ),
         )
         self._ramp_lock = threading.Lock()
-        self._closing = threading.Event()
+        self._closing = closing or threading.Event()
         self._thread = threading.Thread(target=self._care, name="sglk-fleet", daemon=True)
 
     @property

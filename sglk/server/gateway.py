@@ -1,6 +1,7 @@
 """The entry to engines elsewhere: upstream processes that sglk launches, and servers that run already."""
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +55,13 @@ def all_elsewhere(replicas: Sequence[ReplicaConfig]) -> bool:
 def load_gateway(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> Gateway:
     """Start or find the engine of every replica, all at the same time, and see each generate; raises SglkError."""
     started = launch_all(replicas)
+    closing = threading.Event()
 
     def launched(replica: ReplicaConfig) -> ReplicaEngine:
-        return started.pop(replica.name, None) or launch(replica)
+        return started.pop(replica.name, None) or launch(replica, closing)
 
     try:
-        return Gateway(config, Fleet(replicas, config.router, launched), profile_path=profile_path)
+        return Gateway(config, Fleet(replicas, config.router, launched, closing), profile_path=profile_path)
     except BaseException:
         for engine in started.values():
             engine.shutdown()

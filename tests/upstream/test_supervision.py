@@ -12,6 +12,7 @@ from sglk.bench.target import LaunchedServer
 from sglk.config.compose import compose
 from sglk.config.fleet import ReplicaConfig, alone
 from sglk.errors import ConfigError, RunError
+from sglk.server.gateway import load_gateway
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
 from sglk.upstream.process import last_words
@@ -132,6 +133,22 @@ def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: p
         assert [is_running(pid) for pid in pids] == [False, False, True, True]
         os.kill(info["pid"], signal.SIGKILL)
         wait_for(lambda: not any(map(is_running, pids)), "the engine and its worker end with the server")
+
+
+@pytest.mark.slow
+def test_an_end_does_not_wait_for_an_engine_that_starts_again(
+    replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
+    gateway = load_gateway(replica.config, None, [replica])
+    try:
+        gateway.fleet.start()
+        monkeypatch.setenv("STAND_IN_START", "hang")
+        os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
+        wait_for(lambda: (tmp_path / "group0-0.log.1").exists(), "it starts again")
+    finally:
+        gateway.fleet.shutdown()
+    wait_for(lambda: "the start of sglang group0/0 was given up" in caplog.text, "it is given up")
 
 
 def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
