@@ -10,8 +10,8 @@ from sglk.models.gguf_sentencepiece import sentencepiece_core
 from sglk.models.gguf_spec import eos_token_ids
 from sglk.models.tokenizer import Tokenizer
 
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
-"""Values of `tokenizer.ggml.token_type`; the last two never come out of the merges."""
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+"""Values of `tokenizer.ggml.token_type`; only normal tokens come out of the merges."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -107,12 +107,12 @@ def _pre_tokenizer(family: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _mark_added_tokens(core: tokenizers.Tokenizer, metadata: Fields, tokens: list[str]) -> None:
-    """Make control and user-defined tokens match as a whole, before any splitting."""
+    """Make control, user-defined and unknown tokens match as a whole, before any splitting."""
     core.add_tokens(
         [
-            AddedToken(token, special=type_ == _CONTROL, normalized=False)
+            AddedToken(token, special=type_ != _USER_DEFINED, normalized=False)
             for token, type_ in zip(tokens, _types(metadata, tokens), strict=True)
-            if type_ in (_CONTROL, _USER_DEFINED)
+            if type_ in (_UNKNOWN, _CONTROL, _USER_DEFINED)
         ]
     )
 

@@ -102,6 +102,8 @@ def test_special_tokens_match_whole_and_the_text_after_begins_a_word(tmp_path):
     the = TOKENS.index("▁the")
     assert tokenizer.encode("the</s>the<think>", add_special_tokens=False) == [the, 2, the, len(TOKENS) - 1]
     assert tokenizer.eos_token_ids == {2}
+    assert tokenizer.encode("<unk>", add_special_tokens=False) == [0]
+    assert tokenizer.decode([0, the]) == "the"
 
 
 def test_the_file_decides_on_the_first_space_and_the_first_token(tmp_path):
