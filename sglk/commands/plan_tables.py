@@ -85,10 +85,11 @@ def _print_ways(plan: ReplicaPlan, screen: Console) -> None:
 
 def _print_memory(plan: ReplicaPlan, screen: Console) -> None:
     found, weights = plan.found, plan.found.weights
+    kept = "kept as in the file" if plan.subject.model.keeps(found.dtype) else None
     table = plain_table("memory of one device", "GiB", "")
-    table.add_row("embedding and head", _number(weights.embedding + weights.head), f"always in {found.dtype}")
-    table.add_row("attention", _number(weights.attention), found.quantization or found.dtype)
-    table.add_row("feed-forward", _number(weights.feed_forward), found.quantization or found.dtype)
+    table.add_row("embedding and head", _number(weights.embedding + weights.head), kept or f"always in {found.dtype}")
+    table.add_row("attention", _number(weights.attention), found.quantization or kept or found.dtype)
+    table.add_row("feed-forward", _number(weights.feed_forward), found.quantization or kept or found.dtype)
     table.add_row("norms", _number(weights.norms), found.dtype)
     table.add_row("KV pool", _number(found.kv_bytes), f"{found.kv_bytes_per_token} bytes per token in {found.kv_dtype}")
     runtime = found.reserve_needed - found.activations

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,11 @@ class PlannedModel:
 
     def weights(self, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
         """Return what each of `ranks` holds, with its linear layers in `scheme` and all else in `dtype`."""
-        return weights_of(self.spec, dtype, scheme, ranks, self.kinds)
+        return weights_of(self.spec, dtype, scheme, ranks, self.kinds if self.keeps(dtype) else None)
+
+    def keeps(self, dtype: str) -> bool:
+        """Return whether matrices that are computed with in `dtype` stay in the bits of the files."""
+        return self.kinds is not None and dtype == "fp32"
 
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
@@ -137,9 +142,16 @@ def _kinds_here(model: ModelConfig) -> StoredKinds | None:
 def _kinds(files: ModelFiles) -> StoredKinds:
     if files.format == "safetensors":
         return StoredKinds(others=_one_kind(files.path))
+    status = files.path.stat()
+    return _kinds_of_gguf(files.path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _kinds_of_gguf(path: Path, changed_ns: int, size: int) -> StoredKinds:
+    """Return the kinds of one state of a file: a plan asks several times, and the words before its table are many."""
     from sglk.models.gguf_file import GgufFile
 
-    tensors = GgufFile(files.path).tensors
+    tensors = GgufFile(path).tensors
     return StoredKinds({name.removesuffix(".weight"): tensor.type.name for name, tensor in tensors.items()})
 
 

@@ -49,8 +49,8 @@ def weights_of(
     """Return what each of `ranks` holds of the model that `spec` describes, which can be split over them.
 
     `scheme` is that of the linear layers; embedding, head, norms, biases and routers are always in `dtype`, and all
-    but the projections of the blocks are on every rank. With `kinds`, those of the files, matrices in fp32 are kept as
-    own kernels keep them.
+    but the projections of the blocks are on every rank. With `kinds`, those of the files, matrices that are in `dtype`
+    are kept in their own bits.
     """
     part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds)
     layers = range(spec.num_hidden_layers)
@@ -74,7 +74,7 @@ def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None) -
         assert scheme is not None
         return scheme.num_bytes(outputs, inputs)
 
-    kept, experts = (plain, plain) if kinds is None or dtype != "fp32" else (kinds.matrix, kinds.expert)
+    kept, experts = (plain, plain) if kinds is None else (kinds.matrix, kinds.expert)
     return _Forms(kept, experts, kept, item) if scheme is None else _Forms(quantised, quantised, kept, item)
 
 
