@@ -84,9 +84,9 @@ def commands(engine: str, version: str, chip: str, models: list[str]) -> Iterato
             yield compose_command(replace(base, runtime=runtime, groups=groups))
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", ["cpu", "h100", "kunlun"])
 def test_composed_command_lines_are_ones_that_the_tables_take(chip: str) -> None:
-    # One model each; the whole matrix takes minutes.
+    # One model for each of three; the whole matrix takes minutes.
     model = MODELS[CHIPS.index(chip) % len(MODELS)]
     added = {"--attention-backend": "kunlun"} if chip.startswith("kunlun") else {}
     for target in (TARGETS[0], TARGETS[-1]):

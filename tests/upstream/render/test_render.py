@@ -95,6 +95,7 @@ def test_a_script_keeps_hard_words_whole(capsys: pytest.CaptureFixture[str]) -> 
     assert name in command
 
 
+@pytest.mark.slow
 def test_no_file_carries_a_key(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLK_API_KEY", "from-the-environment")
     for target in ("shell", "systemd", "compose", "kubernetes", "helm-values", "nginx"):
