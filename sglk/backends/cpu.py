@@ -38,8 +38,8 @@ class CpuBackend(DeviceBackend):
 
     With the own kernels (`sglk.backends.cpu_kernels`) a request's logits have the same bits in every dtype, whatever
     is computed beside it and however many ranks there are; with torch's ops, which run where there is no C compiler,
-    its last bits may differ. So they may where no kernel takes the shape: heads wider than 256, and quantised weights
-    with an odd number of inputs or of inputs that share a scale.
+    its last bits may differ. So they may where no kernel takes the shape: heads wider than 256, and w8a8 or w4a16 with
+    an odd number of inputs or of inputs that share a scale.
     """
 
     name = "cpu"

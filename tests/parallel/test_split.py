@@ -13,11 +13,12 @@ from sglk.backends.base import MemoryInfo
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.quantise import quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix, full_precision
+from sglk.backends.schemes import LinearScheme, Quantization
 from sglk.config.compose import compose
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.loading import load_rank
 from sglk.errors import ConfigError, ModelLoadError
-from sglk.models.split import PartWeights, RankPart, Stored
+from sglk.models.split import PartWeights, RankPart, Stored, gathers
 from sglk.parallel.ranks import ALONE, RankGroup, Ranks
 from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_weights import tiny_weights
@@ -194,3 +195,42 @@ def test_a_model_in_one_piece_is_left_alone() -> None:
     assert part.cut("model.layers.0.self_attn.q_proj.weight", (64, 64)) is None
     tensor = torch.ones(2)
     assert ALONE.sum(tensor) is tensor
+
+
+class Chip(CpuBackend):
+    """The cpu, with capabilities of another chip."""
+
+    def __init__(self, **capabilities: bool) -> None:
+        super().__init__(num_threads=1)
+        self.capabilities = replace(CpuBackend.capabilities, **{"exact_ranks": False, **capabilities})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "deterministic", "capabilities", "expected"),
+    [
+        (None, None, {"exact_ranks": True}, True),
+        (None, None, {}, False),
+        (None, True, {}, True),
+        (None, False, {"exact_ranks": True}, False),
+        (LinearScheme("w8a16"), None, {}, False),
+        # A token's activations share a scale, of which no rank has all.
+        (LinearScheme("w8a8"), None, {}, True),
+        (LinearScheme("w8a8", 32), None, {}, False),
+        (LinearScheme("fp8"), None, {}, False),
+        (LinearScheme("fp8"), None, {"fp8_activations": True}, True),
+        # 32 inputs of `o_proj` a rank.
+        (LinearScheme("w4a16", 32), None, {}, False),
+        (LinearScheme("w4a16", 48), None, {}, True),
+        (LinearScheme("w4a16", 32, order="its own"), None, {}, True),
+    ],
+)
+def test_ranks_gather_where_bits_or_scales_ask_for_it(
+    scheme: LinearScheme | None, deterministic: bool | None, capabilities: dict[str, bool], expected: bool
+) -> None:
+    ranks = RankGroup(0, 2, deterministic=deterministic)
+    spec = replace(spec_of(heads(4, 2)), quantization=Quantization(default=scheme))
+    backend = Chip(**capabilities)
+    assert gathers(RankPart(spec, ranks, "tiny").spec, ranks, backend) is expected
+    assert not gathers(spec, ALONE, backend)
+    backend.simulated = True
+    assert not gathers(RankPart(spec, ranks, "tiny").spec, ranks, backend)

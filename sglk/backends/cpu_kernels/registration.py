@@ -80,9 +80,12 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     offer(quantised_linear.linear_fp8, product.quantised, (0, 2), packing=QUANTISED)
     offer(quantised_linear.linear_w8a8, int8.linear, (0, 2), *pairs, packing=int8.packing)
     ops.register(moe_ops.run_experts, PROVIDER, experts.plain, DTYPES, packing=EXPERTS)
-    stored, int8s = one_of("scheme", "w8a16", "w4a16", "fp8"), one_of("scheme", "w8a8")
-    ops.register(run_quantised_experts, PROVIDER, experts.quantised, DTYPES, stored, *pairs, packing=QUANTISED)
-    ops.register(run_quantised_experts, PROVIDER, experts.w8a8, DTYPES, int8s, *pairs, packing=int8.packing)
+    for function, packing, *demands in (
+        (experts.quantised, QUANTISED, one_of("scheme", "w8a16", "fp8")),
+        (experts.quantised, QUANTISED, one_of("scheme", "w4a16"), *pairs),
+        (experts.w8a8, int8.packing, one_of("scheme", "w8a8"), *pairs),
+    ):
+        ops.register(run_quantised_experts, PROVIDER, function, DTYPES, *demands, packing=packing)
     heads = (at_most("head_dim", WIDEST),)
     # The kernel reads the page table on the host, which a recorded step has no more of.
     now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
