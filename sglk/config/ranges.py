@@ -48,6 +48,8 @@ def address(path: str, url: str) -> Iterator[str]:
         good = False
     if not good:
         yield f"{path}={masked(url)!r} is not an address such as http://127.0.0.1:8000"
+    elif parts.query or parts.fragment:
+        yield f"{path}={masked(url)!r} has a query or a fragment, to which no route can be added; leave it out"
     elif parts.username is not None or parts.password is not None:
         yield f"{path}={masked(url)!r} carries a name or a password, which logs would show; leave it out and give a key"
 

@@ -262,6 +262,8 @@ def test_a_server_of_sglk_is_a_group_as_well(folder: Path) -> None:
     ("group", "told"),
     [
         ({"url": "ftp://x"}, "does not begin with http"),
+        ({"url": "http://x:1?key=2"}, "has a query or a fragment"),
+        ({"url": "http://me:secret@x:1"}, r"me:\*\*\*@x:1' carries a name or a password"),
         ({"url": "http://x:1", "devices": ["cpu:0"]}, "leave out devices"),
         ({"api_key_file": "x", "devices": ["cpu:0"]}, "has an api_key_file and no url"),
     ],
