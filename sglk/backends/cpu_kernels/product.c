@@ -132,7 +132,7 @@ INLINE wides weight_at(const struct reading *from, int source, int kind, size_t 
     if (source != SCALED) return load_wide_kind(numbers, e * PANEL + WIDE * part, source);
     const wides scale = from->scales[PARTS * p + part];
     if (kind == INT8) return load_wide_kind(numbers, e * PANEL + WIDE * part, INT8) * scale;
-    const wide_ints pair = load_wide_bytes((const uint8_t *)numbers + e / 2 * PANEL + WIDE * part);
+    const wide_ints pair = load_wide_bytes((const uint8_t *)numbers + (e - odd) / 2 * PANEL + WIDE * part);
     const wides number = odd ? high_numbers(pair) : low_numbers(pair);
     return multiply_add_wide(number, scale, from->offsets[PARTS * p + part]);
 }
@@ -178,7 +178,7 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
     for (size_t from = start; from < end; from += length) {
         const size_t to = from + length < end ? from + length : end;
         if (source == READY) reading.expanded = ready + (from - start) * PANEL;
-        else if (mr <= 4) fetch_next(w, kind, np, reading.numbers, from, bytes);
+        else if (source == SCALED && np > 1) fetch_next(w, kind, np, reading.numbers, from, bytes);
         if (source == STEPWISE)
             for (int p = 0; p < np; p++) expand(w, panel + p, from, to, kind, some + p * STEP * PANEL);
         if (source == SCALED)
@@ -211,7 +211,7 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
 
 /* Panels that a tile of so many rows takes at a time: few rows take more, which keeps the multipliers busy. */
 INLINE size_t panels_for(size_t rows) {
-    if (WIDE == 16) return rows <= 4 ? 4 : 2;
+    if (WIDE == 16) return rows <= 4 ? 4 : 1;
     return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
 

@@ -46,12 +46,9 @@ INLINE wides load_wide_kind(const void *from, size_t at, int kind) {
 }
 
 /* The low half of each byte. */
-INLINE wides low_numbers(wide_ints bytes) {
-    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return (wides)_mm512_permutexvar_ps((__m512i)bytes, numbers);
-}
+INLINE wides low_numbers(wide_ints bytes) { return __builtin_convertvector(bytes & 15, wides); }
 
-INLINE wides high_numbers(wide_ints bytes) { return low_numbers((wide_ints)_mm512_srli_epi32((__m512i)bytes, 4)); }
+INLINE wides high_numbers(wide_ints bytes) { return __builtin_convertvector(bytes >> 4, wides); }
 #else
 #define WIDE LANES
 typedef floats wides;
