@@ -90,7 +90,7 @@ def test_ranks_may_add_what_each_has_instead(tmp_path: Path) -> None:
     first_TV, *others = from_files(folder, 3, lambda part: logits(part.runner.model), **runtime)
     assert all(torch.equal(other_TV, first_TV) for other_TV in others)
     assert not torch.equal(first_TV, whole_TV)
-    torch.testing.assert_close(first_TV, whole_TV, atol=1e-4, rtol=0)
+    assert float((first_TV - whole_TV).abs().max()) < 1e-4
 
 
 def test_groups_with_a_scale_are_never_cut(tmp_path: Path) -> None:
