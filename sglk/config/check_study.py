@@ -88,8 +88,12 @@ def _fits(value: object, wanted: object, optional: bool) -> bool:
     return isinstance(value, bool if wanted is bool else str)
 
 
-def study_problems(study: StudyConfig) -> Iterator[str]:
-    """Yield what is wrong with how it treats trials."""
+def study_problems(study: StudyConfig, calibration: str) -> Iterator[str]:
+    """Yield what is wrong with how it treats trials, and with where the times of simulated ones come from."""
+    if not calibration:
+        yield "calibration is empty; write auto, none or the path of a file"
+    if calibration != "auto" and not study.simulate:
+        yield f"calibration={calibration} has no use where trials are measured; leave it out, or set study.simulate"
     yield from positive("study.trial_timeout_s", study.trial_timeout_s)
     yield from positive("study.start_timeout_s", study.start_timeout_s)
     yield from at_least("study.repeats", study.repeats, 1)

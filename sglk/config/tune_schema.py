@@ -63,3 +63,5 @@ class TuneConfig(BenchConfig):
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
+    calibration: str = "auto"
+    """Where the times of `study.simulate` come from, as for `sglk simulate`: `auto`, `none`, or a file."""

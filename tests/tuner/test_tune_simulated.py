@@ -6,6 +6,7 @@ import yaml
 
 from sglk.bench.record import Record
 from sglk.cli import main
+from tests.planner.test_calibration_find import entry, write
 
 WORDS = (
     "chip=kunlun",
@@ -47,3 +48,24 @@ def test_simulated_and_measured_trials_never_share_a_study(
     capsys.readouterr()
     assert main(["tune", *WORDS, "study.save_profile=false", "study.simulate=false"]) == 1
     assert "was made for something else (simulate: True -> None)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_simulated_trials_are_priced_by_the_calibration_that_is_found_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["chip=cpu", "model=smollm2", *WORDS[2:], "search.n_trials=1", "study.save_profile=false"]
+    found = write(entry())
+    assert main(["tune", *words]) == 0
+    named = found.rename("elsewhere.json")
+    assert main(["tune", *words, f"calibration={named}", "study.name=again"]) == 0
+    paths = list(Path("studies").glob("*/trials/*.json"))
+    groups = [group for path in paths for group in Record.load_file(path).simulated_groups or ()]
+    assert {(group.cost.kind, group.cost.name) for group in groups} == {
+        ("calibration", str(found)),
+        ("calibration", str(named)),
+    }
+    capsys.readouterr()
+    assert main(["tune", *words, "study.simulate=false", "calibration=none"]) == 2
+    assert "calibration=none has no use where trials are measured" in capsys.readouterr().err

@@ -35,6 +35,7 @@ def identity_of(config: TuneConfig, space: Space, goals: tuple[Goal, ...], defau
         "default": default,
         "runtime": fixed,
         **({"simulate": True} if config.study.simulate else {}),
+        **({"calibration": config.calibration} if config.calibration != "auto" else {}),
     }
 
 

@@ -35,6 +35,6 @@ def simulator(composed: Composed[TuneConfig], config_dir: str | None, command: s
 
     def run(target: Simulation, config: TuneConfig, name: str) -> Record:
         placed = place(replace(composed, config=config), config_dir, elsewhere=True)
-        return simulate(config, placed.replicas, command=command)
+        return simulate(config, placed.replicas, calibration=config.calibration, command=command)
 
     return run
