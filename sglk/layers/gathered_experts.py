@@ -45,7 +45,7 @@ class GatheredExperts:
 
     def __call__(self, x_TE: torch.Tensor, weights_TC: torch.Tensor, ids_TC: torch.Tensor) -> torch.Tensor:
         """Return y_TS, the weighted sum of the chosen experts from the first to the last, in fp32 up to its end."""
-        visits = visits_by_expert(ids_TC, len(self._down))
+        visits = _visits(ids_TC, len(self._down))
         hidden_RF = x_TE.new_empty(ids_TC.numel(), self._width)
         for product, visits_R in zip(self._gate_up, visits, strict=True):
             if len(visits_R):
@@ -60,3 +60,10 @@ class GatheredExperts:
         for choice in range(1, ids_TC.shape[1]):
             out_TS = out_TS + weighted_TCS[:, choice]
         return out_TS.to(x_TE.dtype)
+
+
+def _visits(ids_TC: torch.Tensor, experts: int) -> Sequence[torch.Tensor]:
+    """Return the visits of each expert; where a step is only traced, ids have no values, and all get alike many."""
+    if ids_TC.is_meta:
+        return torch.arange(ids_TC.numel(), device=ids_TC.device).tensor_split(experts)
+    return visits_by_expert(ids_TC, experts)

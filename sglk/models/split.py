@@ -44,10 +44,10 @@ class Cut:
 def gathers(spec: ModelSpec, ranks: Ranks, backend: DeviceBackend) -> bool:
     """Return whether `ranks` bring the inputs of projections out of a block together; `spec` is that of one part.
 
-    They do where bits must not depend on their number, and where a matrix cannot be cut between its inputs. A device
-    that computes nothing has no bits to keep.
+    They do where bits must not depend on their number, and where a matrix cannot be cut between its inputs. A simulated
+    device has no bits to keep, and its time is priced for sums.
     """
-    if ranks.size == 1 or backend.simulated:
+    if ranks.size == 1 or backend.clock is not None:
         return False
     capabilities = backend.capabilities
     wanted = capabilities.exact_ranks if ranks.deterministic is None else ranks.deterministic

@@ -6,6 +6,8 @@ The model is built on torch's meta device and run by the engine's own runner.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
 from sglk.backends.base import DeviceBackend
 from sglk.backends.dtypes import compute_dtype
 from sglk.backends.ops import Choice
@@ -99,7 +101,7 @@ def build_model(config: OpsConfig, backend: TracingBackend, where: str) -> Causa
     runtime = config.runtime
     dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
     spec = _spec(config, backend, where)
-    ranks = ALONE if ranks_of(runtime) == 1 else _FirstOf(ranks_of(runtime))
+    ranks = ALONE if ranks_of(runtime) == 1 else _FirstOf(ranks_of(runtime), runtime.enable_deterministic_inference)
     part = RankPart(spec, ranks, config.model.name)
     model = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
     model.load_weights(ShapesOnly(model.context.weights))
@@ -112,10 +114,14 @@ def _on_request(choice: Choice, config: OpsConfig) -> OpCase:
 
 
 class _FirstOf(Ranks):
-    """The first of several ranks, whose sums stay its own."""
+    """The first of several ranks, which has no others to meet."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, deterministic: bool | None) -> None:
+        self.size, self.deterministic = size, deterministic
+
+    def gather(self, x_NE: torch.Tensor, width: int) -> torch.Tensor:
+        """Return lines without content."""
+        return x_NE.new_empty(len(x_NE), width)
 
 
 def _spec(config: OpsConfig, backend: TracingBackend, where: str) -> ModelSpec:

@@ -111,6 +111,20 @@ def test_a_rank_has_its_part_of_the_heads(tmp_path: Path) -> None:
     assert (decode["heads"], decode["kv_heads"]) == (2, 1)
 
 
+def test_ranks_that_gather_have_all_inputs_of_some_outputs(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", architecture="MixtralForCausalLM")
+    found = model_ops(composed(folder, "runtime.tp_size=2"), CpuBackend(), "here")
+    products = [each.case.shape for each in found.ops if each.case.op == "linear"]
+    shapes = {(shape["in_features"], shape["out_features"]) for shape in products}
+    # Out of attention, and out of one expert of a width of 64: halves of the 64 outputs.
+    assert shapes >= {(64, 32), (64, 64)}
+    assert not any(each.case.op == "run_experts" for each in found.ops)
+    summed = model_ops(
+        composed(folder, "runtime.tp_size=2", "runtime.enable_deterministic_inference=false"), CpuBackend(), "here"
+    )
+    assert any(each.case.op == "run_experts" for each in summed.ops)
+
+
 def test_a_model_without_files_is_known_by_its_numbers() -> None:
     config = compose("ops", ["model=qwen32b", "runtime.quantization=w8a8"]).config
     found = model_ops(config, CpuBackend(), "here")

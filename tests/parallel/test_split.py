@@ -14,6 +14,7 @@ from sglk.backends.cpu import CpuBackend
 from sglk.backends.quantise import quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.schemes import LinearScheme, Quantization
+from sglk.backends.sim_clock import DeviceClock
 from sglk.config.compose import compose
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.loading import load_rank
@@ -232,5 +233,5 @@ def test_ranks_gather_where_bits_or_scales_ask_for_it(
     backend = Chip(**capabilities)
     assert gathers(RankPart(spec, ranks, "tiny").spec, ranks, backend) is expected
     assert not gathers(spec, ALONE, backend)
-    backend.simulated = True
+    backend.clock = DeviceClock(1.0)
     assert not gathers(RankPart(spec, ranks, "tiny").spec, ranks, backend)
