@@ -38,7 +38,7 @@ def client(url: str) -> httpx.Client:
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     """Return when `condition` holds; fails after a while."""
-    over_s = time.monotonic() + 30
+    over_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < over_s, what
         time.sleep(0.02)
