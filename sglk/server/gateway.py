@@ -1,9 +1,10 @@
 """The entry to engines elsewhere: upstream processes that sglk launches, and servers that run already."""
 
 import json
+import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sglk.cluster.fleet import Fleet
@@ -15,8 +16,11 @@ from sglk.engine.messages import GenerateRequest
 from sglk.errors import ConfigError
 from sglk.server.choices import new_id
 from sglk.server.entry import Entry
+from sglk.upstream.fit import fitted
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.messages import ProxyRequest
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -52,8 +56,19 @@ def all_elsewhere(replicas: Sequence[ReplicaConfig]) -> bool:
     return bool(elsewhere)
 
 
+def _as_launched(replica: ReplicaConfig) -> ReplicaConfig:
+    """Return what its engine is told, so that nothing is said of it that it was not."""
+    if replica.group.url is not None:
+        return replica
+    config, left_out = fitted(replica.config, replica.inherited)
+    for note in left_out:
+        logger.info("%s: %s", replica.name, note)
+    return replace(replica, config=config, inherited=frozenset())
+
+
 def load_gateway(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> Gateway:
     """Start or find the engine of every replica, all at the same time, and see each generate; raises SglkError."""
+    replicas = [_as_launched(each) for each in replicas]
     started = launch_all(replicas)
     closing = threading.Event()
 

@@ -140,8 +140,12 @@ def test_an_end_does_not_wait_for_an_engine_that_starts_again(
     replica: ReplicaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
-    gateway = load_gateway(replica.config, None, [replica])
+    leftover = replace(replica.config, runtime=replace(replica.config.runtime, schedule_policy="shortest_prompt_first"))
+    given = replace(replica, config=leftover, inherited=frozenset({"schedule_policy"}))
+    gateway = load_gateway(replica.config, None, [given])
     try:
+        # What it says of its engine is what that was told.
+        assert gateway.fleet.configs["group0/0"].config.runtime.schedule_policy == "fcfs"
         gateway.fleet.start()
         monkeypatch.setenv("STAND_IN_START", "hang")
         os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
