@@ -206,3 +206,19 @@ def test_prices_from_a_busy_machine_are_told_to_be_worth_little() -> None:
     restless = [replace(point, spread=0.3) for point in entry().points]
     (line,) = doubts(entry(points=restless))
     assert line.startswith("repeats of one step differ by 30% and predictions by 0%; where something else was running")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"serving": ServingRecord(HostTime(-0.001))}, "serving time step_s=-0.001 is below 0"),
+        ({"serving": ServingRecord(arrival_s=-5.0)}, "serving time arrival_s=-5 is below 0"),
+        ({"numbers": {"hidden_size": 64}}, "has no intermediate_size above 0"),
+        ({"numbers": {**machines.way().numbers, "head_dim": 0}}, "has no head_dim above 0"),
+        ({"prices": {"layers": -1.0}}, "price of 'layers' is below 0"),
+    ],
+)
+def test_a_file_with_figures_that_cannot_be_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    path = write(entry(**changes))
+    with pytest.raises(ConfigError, match=complaint):
+        read(path)

@@ -96,7 +96,8 @@ def numbers_of(spec: ModelSpec) -> dict[str, int]:
 def _layer_size(numbers: Mapping[str, int]) -> int:
     heads = 2 * (numbers["num_attention_heads"] + numbers["num_key_value_heads"]) * numbers["head_dim"]
     experts = numbers.get("experts", 1)
-    return numbers["hidden_size"] * (heads + 3 * experts * numbers.get("expert_size", numbers["intermediate_size"]))
+    width = numbers["expert_size"] if "expert_size" in numbers else numbers["intermediate_size"]
+    return numbers["hidden_size"] * (heads + 3 * experts * width)
 
 
 def installed_versions() -> dict[str, str]:

@@ -21,6 +21,9 @@ SCHEMA_VERSION = 1
 
 Kind = Literal["measured", "simulated"]
 
+NUMBERS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+"""Of a model, that every entry tells at least."""
+
 
 @dataclass
 class Machine:
@@ -75,6 +78,12 @@ class ServingRecord:
     delivery_s: float = 0.0
     """From the end of a step to the client."""
 
+    def check(self) -> None:
+        """Raise ValueError for a time below 0."""
+        for name, seconds in (*vars(self.host).items(), ("arrival_s", self.arrival_s), ("delivery_s", self.delivery_s)):
+            if seconds < 0:
+                raise ValueError(f"serving time {name}={seconds:g} is below 0")
+
 
 @dataclass
 class Entry:
@@ -110,6 +119,12 @@ class Entry:
 
     def fit(self) -> Fit:
         """Return the prices; raises ValueError for what this version does not know, and for a price below 0."""
+        for name in NUMBERS:
+            # A model of experts alone has but theirs.
+            if self.numbers.get(name, 0) < 1 and not (name == "intermediate_size" and "expert_size" in self.numbers):
+                raise ValueError(f"model {self.model!r} has no {name} above 0")
+        if self.serving is not None:
+            self.serving.check()
         if self.form not in FORMS:
             raise ValueError(f"form {self.form!r} is not one of {', '.join(FORMS)}")
         for name, price in self.prices.items():
