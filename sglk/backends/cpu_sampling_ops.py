@@ -16,7 +16,17 @@ def register_cpu_sampling_ops(ops: OpRegistry, provider: str) -> None:
     ops.register(sampling_ops.sample, provider, sample)
     ops.register(sampling_ops.adjust_logits, provider, sampling_ops.adjust_logits.reference)
     ops.register(sampling_ops.mask_logits, provider, mask_logits)
-    ops.register(sampling_ops.token_logprobs, provider, sampling_ops.token_logprobs.reference)
+    ops.register(sampling_ops.token_logprobs, provider, token_logprobs)
+
+
+def token_logprobs(
+    logits_BV: torch.Tensor, ids_B: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take a row that is alone twice: torch would share its sum out among threads, and round as they are many."""
+    if len(logits_BV) != 1:
+        return sampling_ops.token_logprobs.reference(logits_BV, ids_B, count)
+    own_B, top_BC, top_ids_BC = sampling_ops.token_logprobs.reference(logits_BV.repeat(2, 1), ids_B.repeat(2), count)
+    return own_B[:1], top_BC[:1], top_ids_BC[:1]
 
 
 def sample(

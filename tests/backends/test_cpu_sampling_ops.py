@@ -107,3 +107,17 @@ def test_the_likeliest_id_stays_however_small_top_p_is(top_p: float) -> None:
         ids = sample(logits, *rest)
         assert ids[0] == 4
         assert ((ids >= 0) & (ids < 9)).all()
+
+
+def test_logprobs_of_a_row_that_is_alone_are_those_it_has_among_others() -> None:
+    """The vocabulary is large enough for torch to share the sum of one row out among threads."""
+    rows, vocabulary, backend = 24, 50_000, CpuBackend(num_threads=2)
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0)) * 6
+    ids = logits.argmax(-1)
+    logprobs = backend.ops.select(sampling_ops.token_logprobs, vocab_size=vocabulary, dtype="fp32")
+    together = backend.execute_runnable(lambda: logprobs(logits, ids, 0))[0]
+    alone = [
+        backend.execute_runnable(lambda row=row: logprobs(logits[row : row + 1], ids[row : row + 1], 0))[0]
+        for row in range(rows)
+    ]
+    assert torch.equal(torch.cat(alone), together)
