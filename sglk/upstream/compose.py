@@ -12,6 +12,7 @@ from sglk.config.groups import SIMULATED
 from sglk.config.home import expanded
 from sglk.config.profiles import NATIVE
 from sglk.config.schema import ModelConfig, ServeConfig
+from sglk.config.secrets import masked
 from sglk.errors import ConfigError, SglkError
 from sglk.models.files import find_files
 from sglk.upstream.arguments import Arguments
@@ -106,6 +107,11 @@ def _add_extra(arguments: Arguments, config: ServeConfig, dialect: Dialect) -> N
         setting = dialect.owned.get(flag.name) or arguments.owner(flag)
         if setting is not None:
             raise ConfigError(f"{key} sets {flag.name}, which sglk sets by {setting}; write {setting} in its place")
+        if flag.type == "text" and masked(value, flag.name.lstrip("-")) != value:
+            raise ConfigError(
+                f"{key}: {flag.name} is a secret, and every user of the machine sees command lines; set it in the"
+                f" environment of `sglk serve`, such as HF_TOKEN for a token of the hub"
+            )
         if flag.stands_alone and value is False and flag.negation is None:
             continue
         arguments.set(name, value, key)

@@ -129,6 +129,7 @@ def test_keys_are_in_the_environment_and_never_shown() -> None:
         ("sglang", "runtime.radix_min_len=256", "write runtime.radix_min_len=0"),
         ("sglang", "runtime.kv_cache_dtype=fp16", "runtime.kv_cache_dtype=fp16: sglang 0.5.18 has none of this kind"),
         ("vllm", "runtime.schedule_policy=lpm", "no equivalent in vllm 0.32.0"),
+        ("vllm", "engine.extra_args.hf_token=abc", "--hf-token is a secret, and every user of the machine sees"),
         ("vllm", "runtime.quantization=w8a8_int8", "allowed: null, fp8"),
     ],
 )
