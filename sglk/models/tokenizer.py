@@ -1,5 +1,6 @@
 """Text to token ids and back, from a tokenizer.json or from what a GGUF file carries."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,17 @@ from tokenizers import decoders
 from sglk.errors import ModelLoadError, RequestError
 from sglk.models.byte_level import character_bytes
 from sglk.models.fields import Fields, read_json_if_present
+
+_SPACE = "▁"
+_READS_PIECES = [
+    {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
+_STRIPS_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+"""How SentencePiece vocabularies are read back: pieces and single bytes, then perhaps without the first space."""
+
+_BYTE_PIECES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 
 
 class Tokenizer:
@@ -29,6 +41,8 @@ class Tokenizer:
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._byte_level = isinstance(core.decoder, decoders.ByteLevel)
+        self._reads_pieces, self._strips_space = _piece_reading(core.decoder)
+        self._bytes_of: dict[int, bytes] = {}
         self.bos_token = bos_token
         """Text of the token that starts a prompt, for chat templates."""
         self.eos_token = eos_token
@@ -68,7 +82,13 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
-        return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
+        if not self._reads_pieces:
+            return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
+        # Where one byte of a run is no UTF-8, the library gives up all of the run.
+        left_out = self._special_ids if skip_special_tokens else frozenset()
+        spelt = b"".join([self.token_bytes(id_) for id_ in ids if id_ not in left_out])
+        text = spelt.decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._strips_space else text
 
     def is_special(self, token_id: int) -> bool:
         """Return whether `decode` leaves this token out."""
@@ -76,16 +96,29 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token stands for, which may be a part of a character; nothing for unknown ids."""
+        known = self._bytes_of.get(token_id)
+        if known is None:
+            known = self._bytes_of[token_id] = self._spell(token_id)
+        return known
+
+    def _spell(self, token_id: int) -> bytes:
         token = self._core.id_to_token(token_id)
         if token is None:
             return b""
+        if not self._byte_level:
+            return _BYTE_PIECES.get(token) or token.replace(_SPACE, " ").encode()
         if token_id in self._added_ids:
             return token.encode()
-        if self._byte_level:
-            return bytes(character_bytes()[character] for character in token)
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            return bytes.fromhex(token[3:5])
-        return token.replace("▁", " ").encode()
+        return bytes(character_bytes()[character] for character in token)
+
+
+def _piece_reading(decoder: decoders.Decoder | None) -> tuple[bool, bool]:
+    """Return whether `decoder` reads SentencePiece's pieces, and whether it leaves out the first space."""
+    if not isinstance(decoder, decoders.Sequence):
+        return False, False
+    steps = json.loads(decoder.__getstate__())["decoders"]
+    strips = steps[-1:] == [_STRIPS_SPACE]
+    return steps[: len(steps) - strips] == _READS_PIECES, strips
 
 
 def _longest(core: tokenizers.Tokenizer, vocabulary: Iterable[str]) -> int | None:

@@ -2,11 +2,16 @@
 
 import json
 import random
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gguf
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sglk.engine.detokenizer import Detokenizer
 from sglk.engine.grammar import Grammars
@@ -72,10 +77,28 @@ def test_text_is_cut_as_llama_cpp_does(tmp_path):
     for text in texts:
         ids = tokenizer.encode(text)
         assert ids == [1, *pieces_by_score(text)], text
-        assert tokenizer.decode(ids) == text
+        assert tokenizer.decode(ids) == tokenizer._core.decode(ids) == text
         assert b"".join(tokenizer.token_bytes(id_) for id_ in ids[1:]) == (" " + text).encode()
         streamed = Detokenizer(tokenizer)
         assert "".join([*map(streamed.push, ids), streamed.flush()]) == text
+
+
+@given(st.lists(st.integers(0, len(TOKENS)), max_size=60), st.lists(st.integers(0, len(TOKENS) - 1), max_size=12))
+@example([3 + byte for byte in b"\xe3\xf0a\xe4\xbd\xa0"], [3 + byte for byte in "好".encode()])
+def test_whatever_comes_bytes_that_are_no_text_spoil_no_others(ids, prompt):
+    tokenizer = vocabulary()
+    streamed = Detokenizer(tokenizer, [*prompt, 266])
+    text = "".join([*map(streamed.push, ids), streamed.flush()])
+    assert text == b"".join(tokenizer.token_bytes(id_) for id_ in ids if not tokenizer.is_special(id_)).decode(
+        errors="replace"
+    )
+    assert tokenizer.decode(ids) == text.removeprefix(" ")
+
+
+@cache
+def vocabulary() -> Tokenizer:
+    with TemporaryDirectory() as folder:
+        return tokenizer_of(Path(folder) / "v.gguf")
 
 
 def test_an_answer_keeps_its_first_space_after_any_prompt(tmp_path):
