@@ -107,10 +107,12 @@ class Vocabulary:
         margin = self.size // 64
         span = self.size - 2 * margin
         special = [token for token in self.special_ids if margin <= token < margin + span]
+        if not special:
+            return tuple((margin + (draw.units(length) * span).astype(np.int64)).tolist())
         found: list[int] = []
         while missing := length - len(found):
             ids = margin + (draw.units(missing) * span).astype(np.int64)
-            found += (ids[~np.isin(ids, special)] if special else ids).tolist()
+            found += ids[~np.isin(ids, special)].tolist()
         return tuple(found)
 
 

@@ -35,13 +35,14 @@ class PageTable:
 
     def reserve(self, num_tokens: int) -> bool:
         """Make room for `num_tokens` tokens, evicting prefixes if need be; False when the pool has too little."""
-        missing = self.missing_pages(num_tokens)
-        if missing > self._pool.free_pages:
-            self._cache.evict(missing - self._pool.free_pages)
-        if missing > self._pool.free_pages:
+        missing, pool = self.missing_pages(num_tokens), self._pool
+        if not missing:
+            return True
+        short = missing - pool.free_pages
+        if short > 0 and self._cache.evict(short) < short:
             return False
-        self.pages.extend(self._pool.allocate(missing, self.pages[-1] if self.pages else None))
-        self.capacity = len(self.pages) * self._pool.page_size
+        self.pages.extend(pool.allocate(missing, self.pages[-1] if self.pages else None))
+        self.capacity = len(self.pages) * pool.page_size
         return True
 
     def share(self, tokens: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 
 from sglk.bench.machine import client_versions, describe_machine, describe_tool
-from sglk.bench.metrics import count, duration, summarise
+from sglk.bench.metrics import Summary, count, duration, summarise
 from sglk.bench.prompts import Vocabulary
 from sglk.bench.record import CostRecord, GroupRecord, LoadRecord, Record, RequestRecord, ServerRecord
 from sglk.bench.warnings import warnings_for
@@ -108,7 +108,8 @@ def _record(
     now = datetime.now(timezone.utc)
     counts, bad = count(requests), sum(not request.ok for request in requests)
     span_s, first = duration(requests), deployment.replicas[0]
-    groups = _groups(config, deployment, requests, answered, span_s)
+    summary = summarise(requests, config.bench.slo)
+    groups = _groups(config, deployment, requests, answered, span_s, summary)
     load = LoadRecord(
         api="chat" if config.workload.kind in TEXTS else "generate",
         cache=config.bench.cache,
@@ -138,7 +139,7 @@ def _record(
         counts=counts,
         duration_s=round(span_s, 6),
         valid=counts.completed > 0 and bad <= config.bench.max_failure_rate * counts.requests,
-        summary=summarise(requests, config.bench.slo),
+        summary=summary,
         engine_stats=_with_hit_rate([group.engine_stats for group in groups]),
         warnings=warnings_for(requests, asked_cache=config.bench.cache, cache=config.bench.cache) + _notes(groups),
         simulated_groups=groups,
@@ -166,6 +167,7 @@ def _groups(
     requests: Sequence[RequestRecord],
     answered: dict[int, str],
     span_s: float,
+    whole: Summary,
 ) -> list[GroupRecord]:
     members: dict[str, list[VirtualReplica]] = {}
     for each in deployment.replicas:
@@ -191,7 +193,7 @@ def _groups(
                 weights_bytes=first.plan.found.weights.total,
                 runtime=asdict(first.plan.config.runtime),
                 cost=CostRecord(basis.kind, basis.name, basis.error, list(basis.notes)),
-                summary=summarise(own, config.bench.slo),
+                summary=dict(whole) if len(own) == len(requests) else summarise(own, config.bench.slo),
                 engine_stats=_stats(replicas),
             )
         )
