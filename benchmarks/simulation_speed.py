@@ -14,6 +14,14 @@ DEVICES = {
     "two Kunlun cards, w8a8": ("chip=kunlun", "runtime.tp_size=2", "runtime.quantization=w8a8"),
     "two A100 80 GB": ("chip=a100_80g", "runtime.tp_size=2"),
     "two H100": ("chip=h100", "runtime.tp_size=2"),
+    # Requests end at different times, so that hardly a step is like the one before.
+    "two Kunlun cards, w8a8, answers of all lengths": (
+        "chip=kunlun",
+        "runtime.tp_size=2",
+        "runtime.quantization=w8a8",
+        "workload.range_ratio=0.3",
+    ),
+    "two H100, answers of all lengths": ("chip=h100", "runtime.tp_size=2", "workload.range_ratio=0.3"),
 }
 SHAPE = ("workload=random", "workload.input_len=512", "workload.output_len=128", "workload.concurrency=64")
 
