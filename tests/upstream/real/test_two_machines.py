@@ -58,4 +58,7 @@ def test_two_machines_answer_as_one_and_the_end_of_one_is_seen(
             here += descendants(first.pid)
             first.close()
             wait_for(lambda: not any(map(is_running, here)), "nothing is left of the first machine")
-    assert f"replica group0/0 is taken out: {engine} group0/0" in log.read_text()
+    (told,) = [line for line in log.read_text().splitlines() if "replica group0/0 is taken out: " in line]
+    assert f"{engine} group0/0" in told
+    # Of the connection to the other machine: closed, or reset.
+    assert "by peer" in told
