@@ -66,7 +66,11 @@ def gateway_words(rendered: Rendered) -> list[str]:
         groups.append(told)
     config = rendered.config
     words = [f"model={config.model.name}"]
-    words += [word for word in rendered.words if word.lstrip("+").startswith(("server.", "server=", "router.", "router=", "model."))]
+    words += [
+        word
+        for word in rendered.words
+        if word.lstrip("+").startswith(("server.", "server=", "router.", "router=", "model."))
+    ]
     return [*words, f"groups={list_text(groups)}", f"router.weights_file={GATEWAY}/weights/{WEIGHTS}"]
 
 
