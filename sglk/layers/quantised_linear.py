@@ -12,6 +12,7 @@ from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.schemes import LinearScheme
+from sglk.errors import ConfigError
 from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
 
 OPS: dict[str, Op[..., torch.Tensor]] = {
@@ -115,14 +116,21 @@ class QuantisedWeight:
         self, part: Part, start: int, matrix: QuantisedMatrix | None, source: TensorSource, backend: DeviceBackend
     ) -> QuantisedMatrix:
         """Copy one projection into its rows from `start` on; the first one says of what kind all of them are."""
-        piece = self._quantised(read_part(source, part))
+        piece = self._quantised(part[0], read_part(source, part))
         outputs = sum(shape[0] for _, shape in self.parts)
         matrix = matrix or allocate_like(piece, outputs, backend)
         copy_rows(piece, matrix.rows(slice(start, start + piece.shape[0])), backend)
         return matrix
 
-    def _quantised(self, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:
-        return stored if isinstance(stored, QuantisedMatrix) else QUANTISERS[self.scheme.kind](stored, self.scheme)
+    def _quantised(self, name: str, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:
+        if isinstance(stored, QuantisedMatrix):
+            return stored
+        if self.scheme.kind == "w4a16" and stored.shape[1] % 2:
+            raise ConfigError(
+                f"runtime.quantization=w4a16 keeps two inputs in a byte, and {name!r} has {stored.shape[1]} of them; "
+                "choose w8a8, w8a16, fp8 or null"
+            )
+        return QUANTISERS[self.scheme.kind](stored, self.scheme)
 
     def _pack(self, matrix: QuantisedMatrix) -> None:
         self._packing = self._linear.packing

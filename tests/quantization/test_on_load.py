@@ -14,6 +14,7 @@ from sglk.backends.ops import Denial, OpRegistry, Packing
 from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.schemes import ON_LOAD, Quantization
+from sglk.errors import ConfigError
 from sglk.layers.linear import Linear
 from sglk.layers.quantised_linear import QuantisedProduct, QuantisedWeight
 from sglk.layers.weights import DeclaredWeight, LayerContext
@@ -153,3 +154,11 @@ def tiny(scheme: str | None, config: dict[str, Any]) -> CausalLM:
     quantization = Quantization(default=ON_LOAD[scheme] if scheme else None)
     spec = replace(spec_of(config), quantization=quantization)
     return model_class(spec.architecture)(spec, CpuBackend(num_threads=1), torch.float32)
+
+
+def test_four_bits_need_pairs_of_inputs(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, intermediate_size=63)
+    with pytest.raises(
+        ConfigError, match=r"w4a16 keeps two inputs in a byte, and 'model\.layers\.0\.mlp\.down_proj\.w"
+    ):
+        load(folder, quantization="w4a16")
