@@ -76,35 +76,53 @@ INLINE size_t slot_of(const struct row *row, size_t token) {
 
 INLINE void transpose(floats x[LANES]) {
     floats a[LANES], b[LANES];
+#pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         a[i] = __builtin_shuffle(x[i], x[i + 1], (ints){0, 8, 1, 9, 4, 12, 5, 13});
         a[i + 1] = __builtin_shuffle(x[i], x[i + 1], (ints){2, 10, 3, 11, 6, 14, 7, 15});
     }
+#pragma GCC unroll 2
     for (int i = 0; i < 8; i += 4) {
         b[i] = __builtin_shuffle(a[i], a[i + 2], (ints){0, 1, 8, 9, 4, 5, 12, 13});
         b[i + 1] = __builtin_shuffle(a[i], a[i + 2], (ints){2, 3, 10, 11, 6, 7, 14, 15});
         b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){0, 1, 8, 9, 4, 5, 12, 13});
         b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){2, 3, 10, 11, 6, 7, 14, 15});
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         x[i] = __builtin_shuffle(b[i], b[i + 4], (ints){0, 1, 2, 3, 8, 9, 10, 11});
         x[i + 4] = __builtin_shuffle(b[i], b[i + 4], (ints){4, 5, 6, 7, 12, 13, 14, 15});
     }
 }
 
-INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, struct block *block) {
-    for (size_t t = 0; t < TOKENS; t += LANES)
-        for (size_t d = 0; d < pool->width; d += LANES) {
-            floats x[LANES];
-            for (size_t lane = 0; lane < LANES; lane++) {
-                const int there = t + lane >= block->from && t + lane < block->to;
-                const size_t at = there ? places[t + lane] * pool->width + d : 0;
-                x[lane] = there ? load_left(pool->keys, at, pool->width - d, kind) : splat(0);
-                if (kind == INT8 && there) x[lane] *= pool->key_scales[places[t + lane]];
-            }
-            transpose(x);
-            for (size_t lane = 0; lane < LANES; lane++) store(block->keys + (d + lane) * TOKENS + t, x[lane]);
+/* Numbers [d, d + LANES) of eight tokens, a register for each d. */
+INLINE void turn_keys(int kind, int whole, const struct pool *pool, const size_t *places, const struct block *block,
+                      size_t t, size_t d) {
+    floats x[LANES];
+#pragma GCC unroll 8
+    for (size_t lane = 0; lane < LANES; lane++) {
+        if (whole) {
+            x[lane] = load_kind(pool->keys, places[t + lane] * pool->width + d, kind);
+        } else {
+            const int there = t + lane >= block->from && t + lane < block->to;
+            const size_t at = there ? places[t + lane] * pool->width + d : 0;
+            x[lane] = there ? load_left(pool->keys, at, pool->width - d, kind) : splat(0);
         }
+        if (kind == INT8 && t + lane >= block->from && t + lane < block->to)
+            x[lane] *= pool->key_scales[places[t + lane]];
+    }
+    transpose(x);
+#pragma GCC unroll 8
+    for (size_t lane = 0; lane < LANES; lane++) store(block->keys + (d + lane) * TOKENS + t, x[lane]);
+}
+
+INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, struct block *block) {
+    for (size_t t = 0; t < TOKENS; t += LANES) {
+        size_t d = 0;
+        if (t >= block->from && t + LANES <= block->to)
+            for (; d + LANES <= pool->width; d += LANES) turn_keys(kind, 1, pool, places, block, t, d);
+        for (; d < pool->width; d += LANES) turn_keys(kind, 0, pool, places, block, t, d);
+    }
 }
 
 INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {

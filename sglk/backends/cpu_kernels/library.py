@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -89,20 +89,22 @@ def folders() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"sglk-{os.getuid()}"
 
 
-def build(compiler: str, path: Path, instructions: Instructions = "native") -> None:
-    """Compile into `path`, which appears whole or not at all.
+def build(
+    compiler: str, path: Path, instructions: Instructions = "native", sources: Sequence[Path] | None = None
+) -> None:
+    """Compile into `path`, which appears whole or not at all; None = the kernels' own sources.
 
     Raises KernelsMissing with the compiler's first error; OSError where there is no room, before minutes of compiling.
     """
     if shutil.disk_usage(path.parent).free < ROOM_BYTES:
         raise OSError(errno.ENOSPC, "no space left")
-    sources = [str(source) for source in sorted(_SOURCES.glob("*.c"))]
+    sources = sorted(_SOURCES.glob("*.c")) if sources is None else sources
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
         made = Path(folder) / path.name
         complaint = ""
         for native in (*(NATIVE if instructions == "native" else ()), None):
             flags = [*FLAGS[:-1], *((native,) if native else ())]
-            command = [compiler, *flags, *sources, "-o", str(made), FLAGS[-1]]
+            command = [compiler, *flags, *map(str, sources), "-o", str(made), FLAGS[-1]]
             complaint = _compile(command)
             if not complaint:
                 made.replace(path)
