@@ -328,16 +328,6 @@ static void multiply(int kind, const struct weight *w, const struct chunk *chunk
     }
 }
 
-INLINE float one_number(const void *from, size_t at, int kind) {
-    if (kind == FP32) return ((const float *)from)[at];
-    const uint16_t bits = ((const uint16_t *)from)[at];
-    if (kind == FP16) return half_to_float(bits);
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
 /* The matrix of one expert of several that lie one after the other, each filled up to whole panels. */
 static struct weight of_expert(const struct weight *w, int kind, size_t panels, size_t expert) {
     struct weight own = *w;
@@ -418,26 +408,4 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
         }
     }
 #undef SPAN
-}
-
-/* Rows of a matrix in panels: y[t] = W[ids[t]]. Numbers of 8 and 4 bits have scales, one for each group of inputs. */
-void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, const void *offsets, size_t inputs,
-               size_t group, const int64_t *ids, size_t count, float *y) {
-    const size_t groups = (inputs + group - 1) / group;
-    for (size_t t = 0; t < count; t++) {
-        const size_t panel = (size_t)ids[t] / PANEL, o = (size_t)ids[t] % PANEL;
-        float *row = y + t * inputs;
-        for (size_t e = 0; e < inputs; e++) {
-            const size_t at = (panel * inputs + e) * PANEL + o, figure = (panel * groups + e / group) * PANEL + o;
-            if (kind == INT4) {
-                const int pair = ((const uint8_t *)numbers)[(panel * inputs / 2 + e / 2) * PANEL + o];
-                const float scaled = (float)(e % 2 ? pair >> 4 : pair & 15) * one_number(scales, figure, scale_kind);
-                row[e] = scaled + one_number(offsets, figure, scale_kind);
-            } else if (kind == INT8) {
-                row[e] = (float)((const int8_t *)numbers)[at] * one_number(scales, figure, scale_kind);
-            } else {
-                row[e] = one_number(numbers, at, kind);
-            }
-        }
-    }
 }
