@@ -16,7 +16,14 @@ from sglk.config.compose import compose
 from sglk.config.quoting import quoted, quoted_value
 from sglk.engine.choices import for_choice
 from sglk.engine.engine import Engine
-from sglk.engine.messages import Finish, GenerateRequest, Output, SamplingParams, TokenLogprob
+from sglk.engine.messages import (
+    DEFAULT_MAX_NEW_TOKENS,
+    Finish,
+    GenerateRequest,
+    Output,
+    SamplingParams,
+    TokenLogprob,
+)
 from sglk.errors import RequestError
 from sglk.models.chat import ChatTemplate, load_chat_template
 from sglk.planner.placement import place
@@ -90,8 +97,8 @@ class LLM:
     ) -> list[Completion]:
         """Continue every prompt and return the answers in the order of the prompts, `n` of each side by side.
 
-        `sampling` holds for all prompts, or is one per prompt. With a seed, the answers to one prompt have seeds made
-        from it. Raises RequestError when a prompt is refused.
+        `sampling` holds for all prompts, or is one per prompt; without it at most 128 tokens follow each. With a seed,
+        the answers to one prompt have seeds made from it. Raises RequestError when a prompt is refused.
         """
         return self._answers(_as_prompts(prompts), sampling, n)
 
@@ -135,7 +142,8 @@ class LLM:
     def _answers(
         self, prompts: Sequence[Prompt], sampling: SamplingParams | Sequence[SamplingParams] | None, n: int
     ) -> list[Completion]:
-        params = list(sampling) if isinstance(sampling, Sequence) else [sampling or SamplingParams()] * len(prompts)
+        sampling = SamplingParams(max_new_tokens=DEFAULT_MAX_NEW_TOKENS) if sampling is None else sampling
+        params = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(prompts)
         if len(params) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts and {len(params)} sampling parameters; give one each, or one")
         for one in params:

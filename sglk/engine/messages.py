@@ -20,6 +20,10 @@ class Grammar:
     """A JSON schema, a regular expression, a JSON list of strings, or a grammar in GBNF or Lark."""
 
 
+DEFAULT_MAX_NEW_TOKENS = 128
+"""Where a prompt is to be continued and nobody says how far; SGLang's own default."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the tokens of one request are chosen; defaults are OpenAI's.

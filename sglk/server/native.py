@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from sglk.engine.messages import Finish, SamplingParams
+from sglk.engine.messages import DEFAULT_MAX_NEW_TOKENS, Finish, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.answers import Answer, collect, raise_if_failed
 from sglk.server.body import body_schema, read_body, refuse_unsupported
@@ -22,9 +22,6 @@ from sglk.server.sampling import check_choices, sampling_params
 from sglk.server.sessions import session_of
 from sglk.server.spelling import Spelling
 from sglk.server.streaming import DONE, EventStream, event, failure_event, unless_client_leaves
-
-DEFAULT_MAX_NEW_TOKENS = 128
-"""SGLang's own default for this route."""
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -38,6 +38,11 @@ def test_prompts_may_be_token_ids(llm: LLM) -> None:
     assert [completion.token_ids for completion in llm.generate(several, GREEDY)] == [text[0].token_ids] * 2
 
 
+def test_where_nobody_says_how_far_128_tokens_are_enough(llm: LLM) -> None:
+    answers = llm.generate("hello", n=4) + llm.chat([{"role": "user", "content": "hi"}], n=4)
+    assert all(0 < len(answer.token_ids) <= 128 for answer in answers)
+
+
 def test_logprobs_come_with_the_answer(llm: LLM) -> None:
     scored = SamplingParams(max_new_tokens=3, temperature=0.0, ignore_eos=True, logprobs=2, prompt_logprobs_start=1)
     (completion,) = llm.generate("hello", scored)
