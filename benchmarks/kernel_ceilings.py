@@ -20,7 +20,8 @@ import torch
 from benchmarks.result import Row, main
 from sglk.backends import quantised_linear, reference
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.cpu_kernels.library import build, find_compiler
+from sglk.backends.cpu_kernels.compiler import find_compiler
+from sglk.backends.cpu_kernels.library import build
 from sglk.backends.few_bits import FewBits
 from sglk.backends.ops import BoundOp
 from sglk.backends.quantise import quantise_int8

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
 from sglk.engine.op_report import OpReport
 from sglk.engine.open_answers import OpenAnswers
+from sglk.engine.own_process import OwnProcess
 from sglk.engine.patience import Patience
 from sglk.engine.request import Request
 from sglk.engine.stats import Throughput
@@ -77,7 +77,7 @@ class Engine:
         self._step_began_s: float | None = None
         self._answers = OpenAnswers(self._abort)
         self._stopped = False
-        self._pid = os.getpid()
+        self._process = OwnProcess()
         self._unsent: deque[Request] = deque()
         """Requests whose last token has not been told to their callers: there is time for it while the device works."""
         self._inbox = Inbox()
@@ -178,7 +178,7 @@ class Engine:
 
         A grammar is compiled in the calling thread, unless it was a short while ago.
         """
-        self._refuse_in_fork()
+        self._process.require()
         limits = self._core.limits
         request = limits.check(request)
         grammar = request.sampling.grammar
@@ -231,7 +231,7 @@ class Engine:
 
         In a process that was forked off this does nothing: the engine is not its own.
         """
-        if os.getpid() != self._pid:
+        if self._process.left:
             return
         if threading.current_thread() is self._thread:
             # Whoever drops the last reference shuts down, and garbage is collected on any thread.
@@ -254,17 +254,9 @@ class Engine:
             self._inbox.close("the engine is shut down")
         self._runner.close()
 
-    def _refuse_in_fork(self) -> None:
-        if os.getpid() != self._pid:
-            message = (
-                "this process was forked from the one that runs the engine, whose thread it lacks; load the model in "
-                "the process that uses it, or start processes with `spawn`"
-            )
-            raise RequestError(message, code="engine_forked", status=503)
-
     def _call(self, function: Callable[[], T]) -> T:
         """Run `function` on the engine's thread, between two steps, and return its result."""
-        self._refuse_in_fork()
+        self._process.require()
         assert self._thread.ident is not None, "start() comes first"
         assert threading.current_thread() is not self._thread, "a callback cannot wait for its own engine"
         promise = self._inbox.call(function)

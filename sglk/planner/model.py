@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sglk.backends.cpu_kernels.library import KernelsMissing, find_compiler
+from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
 from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme
 from sglk.config.quantization import NAMES
 from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig

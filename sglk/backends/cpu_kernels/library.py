@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
+
 logger = logging.getLogger(__name__)
 
 FLAGS = (
@@ -37,10 +39,6 @@ COMPILE_TIMEOUT_S = 300.0
 ROOM_BYTES = 4 * 2**20
 """What must be free where the library is built, which takes a part of it."""
 _SOURCES = Path(__file__).parent
-
-
-class KernelsMissing(Exception):
-    """The library cannot be had here; the message says why."""
 
 
 @cache
@@ -69,15 +67,6 @@ def _loaded(instructions: Instructions = "native") -> ctypes.CDLL:
             # A home that is full or read-only, or one from which nothing may be run.
             reasons.append(f"{folder}: {error.strerror or error}")
     raise KernelsMissing("; ".join(reasons))
-
-
-def find_compiler() -> str:
-    """Return the C compiler: `CC`, or gcc or cc of the path."""
-    wanted = os.environ.get("CC")
-    for name in (wanted,) if wanted else ("gcc", "cc"):
-        if name and (found := shutil.which(name)):
-            return found
-    raise KernelsMissing(f"CC={wanted} is no program" if wanted else "there is no C compiler: neither gcc nor cc")
 
 
 def folders() -> Iterator[Path]:
