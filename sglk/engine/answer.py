@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sglk.engine.detokenizer import Decoder, Detokenizer
+from sglk.engine.detokenizer import Speller, detokenizer_for
 from sglk.engine.messages import Finish, GenerateRequest, Output, TokenLogprob
 from sglk.engine.request import Request
 from sglk.engine.stop import StopStrings
@@ -16,7 +16,7 @@ class Answer:
         self,
         request: GenerateRequest,
         on_output: Callable[[Output], None],
-        decoder: Decoder,
+        speller: Speller,
         submitted_s: float,
         replica: str,
     ) -> None:
@@ -25,7 +25,7 @@ class Answer:
         self._submitted_s = submitted_s
         self._replica = replica
         self._queue_s: float | None = None
-        self._detokenizer = Detokenizer(decoder, request.prompt_ids)
+        self._detokenizer = detokenizer_for(speller, request.prompt_ids)
         self._stops = StopStrings(request.sampling.stop)
         self._prompt_tokens = len(request.prompt_ids)
         self._cached_tokens = 0

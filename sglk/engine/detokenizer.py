@@ -1,6 +1,10 @@
-"""Token ids to text, as they come, without ever cutting a character."""
+"""Token ids to text, as they come, without ever cutting a character.
 
-from collections.abc import Sequence
+Where the text of tokens is their bytes, joined, they are joined; elsewhere the last tokens are decoded again with each.
+"""
+
+import codecs
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
@@ -19,7 +23,61 @@ class Decoder(Protocol):
         """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
 
 
-class Detokenizer:
+class Detokenizer(Protocol):
+    """Incremental decoding of one answer: the texts of all calls join to the text of its tokens.
+
+    What may become a character with the tokens to come is held back, but only as long as it can.
+    """
+
+    def push(self, token: int) -> str:
+        """Take one token; return the text that is certain now."""
+
+    def flush(self) -> str:
+        """Return what is held back; the answer is complete."""
+
+
+class Speller(Decoder, Protocol):
+    """A decoder that may be one of those whose text is the bytes of its tokens, joined."""
+
+    @property
+    def joins_bytes(self) -> bool:
+        """Whether it is; the rest is for those alone."""
+
+    @property
+    def drops_first_space(self) -> bool:
+        """Whether a space at the start of a text is left out."""
+
+    def shown_bytes(self, token_id: int) -> bytes:
+        """Return what a token adds to a text: nothing for special and unknown tokens."""
+
+
+def detokenizer_for(speller: Speller, context: Sequence[int]) -> Detokenizer:
+    """Return a detokenizer for the answer to a prompt that ends in `context`."""
+    return JoinedBytes(speller, context) if speller.joins_bytes else WindowDetokenizer(speller, context)
+
+
+class JoinedBytes:
+    """Joins the bytes of tokens, each of which is looked at once."""
+
+    def __init__(self, speller: Speller, context: Iterable[int] = ()) -> None:
+        self._shown = speller.shown_bytes
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._drops_space = speller.drops_first_space and not any(map(self._shown, context))
+
+    def push(self, token: int) -> str:
+        """Take one token; return the text that is certain now."""
+        text = self._decode(self._shown(token))
+        if self._drops_space and text:
+            self._drops_space = False
+            return text.removeprefix(" ")
+        return text
+
+    def flush(self) -> str:
+        """Return what is held back; the answer is complete."""
+        return self._decode(b"", True)
+
+
+class WindowDetokenizer:
     """Incremental decoding of one answer, at a cost per token that does not grow with its length.
 
     Text that ends in U+FFFD is held back, since the next token may complete the character, but only as long as it

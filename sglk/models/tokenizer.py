@@ -41,8 +41,9 @@ class Tokenizer:
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._byte_level = isinstance(core.decoder, decoders.ByteLevel)
-        self._reads_pieces, self._strips_space = _piece_reading(core.decoder)
+        self._reads_pieces, self.drops_first_space = _piece_reading(core.decoder)
         self._bytes_of: dict[int, bytes] = {}
+        self._shown: dict[int, bytes] = dict.fromkeys(self._special_ids, b"")
         self.bos_token = bos_token
         """Text of the token that starts a prompt, for chat templates."""
         self.eos_token = eos_token
@@ -85,14 +86,25 @@ class Tokenizer:
         if not self._reads_pieces:
             return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
         # Where one byte of a run is no UTF-8, the library gives up all of the run.
-        left_out = self._special_ids if skip_special_tokens else frozenset()
-        spelt = b"".join([self.token_bytes(id_) for id_ in ids if id_ not in left_out])
+        spelt = b"".join(map(self.shown_bytes if skip_special_tokens else self.token_bytes, ids))
         text = spelt.decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._strips_space else text
+        return text.removeprefix(" ") if self.drops_first_space else text
 
     def is_special(self, token_id: int) -> bool:
         """Return whether `decode` leaves this token out."""
         return token_id in self._special_ids
+
+    @property
+    def joins_bytes(self) -> bool:
+        """Whether the text of tokens is their `shown_bytes`, joined, but for `drops_first_space`."""
+        return self._byte_level or self._reads_pieces
+
+    def shown_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text: nothing for special and unknown tokens."""
+        shown = self._shown.get(token_id)
+        if shown is None:
+            shown = self._shown[token_id] = self.token_bytes(token_id)
+        return shown
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token stands for, which may be a part of a character; nothing for unknown ids."""
@@ -109,7 +121,9 @@ class Tokenizer:
             return _BYTE_PIECES.get(token) or token.replace(_SPACE, " ").encode()
         if token_id in self._added_ids:
             return token.encode()
-        return bytes(character_bytes()[character] for character in token)
+        table = character_bytes()
+        # As the library has it, a token with other characters stands for itself.
+        return bytes(map(table.__getitem__, token)) if table.keys() >= set(token) else token.encode()
 
 
 def _piece_reading(decoder: decoders.Decoder | None) -> tuple[bool, bool]:

@@ -26,7 +26,7 @@ class Spelling:
 
     def shown(self, token_id: int) -> bytes:
         """Return the bytes that a token adds to the text of an answer: nothing for special tokens."""
-        return b"" if self._tokenizer.is_special(token_id) else self._tokenizer.token_bytes(token_id)
+        return self._tokenizer.shown_bytes(token_id)
 
     def _spell(self, token_id: int) -> str:
         data = self._tokenizer.token_bytes(token_id)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sglk.engine.detokenizer import Detokenizer
+from sglk.engine.detokenizer import detokenizer_for
 from sglk.engine.grammar import Grammars
 from sglk.engine.messages import Grammar
 from sglk.errors import ModelLoadError
@@ -79,7 +79,7 @@ def test_text_is_cut_as_llama_cpp_does(tmp_path):
         assert ids == [1, *pieces_by_score(text)], text
         assert tokenizer.decode(ids) == tokenizer._core.decode(ids) == text
         assert b"".join(tokenizer.token_bytes(id_) for id_ in ids[1:]) == (" " + text).encode()
-        streamed = Detokenizer(tokenizer)
+        streamed = detokenizer_for(tokenizer, ())
         assert "".join([*map(streamed.push, ids), streamed.flush()]) == text
 
 
@@ -87,7 +87,7 @@ def test_text_is_cut_as_llama_cpp_does(tmp_path):
 @example([3 + byte for byte in b"\xe3\xf0a\xe4\xbd\xa0"], [3 + byte for byte in "好".encode()])
 def test_whatever_comes_bytes_that_are_no_text_spoil_no_others(ids, prompt):
     tokenizer = vocabulary()
-    streamed = Detokenizer(tokenizer, [*prompt, 266])
+    streamed = detokenizer_for(tokenizer, [*prompt, 266])
     text = "".join([*map(streamed.push, ids), streamed.flush()])
     assert text == b"".join(tokenizer.token_bytes(id_) for id_ in ids if not tokenizer.is_special(id_)).decode(
         errors="replace"
@@ -104,7 +104,7 @@ def vocabulary() -> Tokenizer:
 def test_an_answer_keeps_its_first_space_after_any_prompt(tmp_path):
     tokenizer = tokenizer_of(tmp_path / "v.gguf")
     for prompt in ("and", "好", "好" * 7, "👩👩👩👩", "x好👩"):
-        streamed = Detokenizer(tokenizer, tokenizer.encode(prompt))
+        streamed = detokenizer_for(tokenizer, tokenizer.encode(prompt))
         assert streamed.push(TOKENS.index("▁the")) == " the", prompt
 
 
