@@ -6,9 +6,11 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -54,10 +56,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 ssl_certfile=certfile,
                 ssl_keyfile=keyfile,
-                # The one whose requests have a limit, also where another is installed.
-                http="h11",
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                loop="asyncio",
+                **parsing(),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -74,7 +73,7 @@ class HttpServer(uvicorn.Server):
         told = logging.getLogger("uvicorn.error")
         told.addFilter(_is_no_cancellation)
         try:
-            asyncio.run(self._serve_and_shut_down(listener))
+            _run(self._serve_and_shut_down(listener))
         finally:
             told.removeFilter(_is_no_cancellation)
             for number, handler in previous.items():
@@ -82,6 +81,8 @@ class HttpServer(uvicorn.Server):
 
     async def _serve_and_shut_down(self, listener: socket.socket) -> None:
         try:
+            # Here, as not every event loop says so when it cannot.
+            listener.listen(self.config.backlog)
             await self.serve([listener])
         except OSError as error:
             # Two servers that started at once both bound the port; only the first one can listen on it.
@@ -143,6 +144,25 @@ class HttpServer(uvicorn.Server):
 
     def _force(self) -> None:
         self.force_exit = True
+
+
+def parsing() -> dict[str, Any]:
+    """Return uvicorn's settings for what parses requests, whose heads have a limit."""
+    if find_spec("httptools") is None:
+        return {"http": "h11", "h11_max_incomplete_event_size": MAX_HEAD_BYTES}
+    from sglk.server.http_protocol import HttpProtocol
+
+    return {"http": HttpProtocol}
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run an event loop for `work`: uvloop's, where it is installed."""
+    if find_spec("uvloop") is None:
+        asyncio.run(work)
+        return
+    import uvloop
+
+    uvloop.run(work)
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

@@ -199,6 +199,16 @@ def test_a_client_that_falls_silent_in_its_body_is_told(served: Served, monkeypa
     assert b'"code":"body_incomplete"' in answer
 
 
+def test_the_rest_of_a_body_that_was_refused_is_not_read(served: Served) -> None:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n{")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"body_too_large"' in answer
+
+
 def test_a_body_may_come_in_many_pieces(served: Served) -> None:
     content = b'{"prompt": "x", "max_tokens": 1}'
     pieces = (content[place : place + 5] for place in range(0, len(content), 5))

@@ -1,9 +1,11 @@
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,7 +17,7 @@ from sglk.server.app import create_app
 from sglk.server.http_server import HttpServer
 from sglk.server.port import bind, url_of
 from sglk.testing.scripted import ScriptedRunner
-from tests.server.serving import ENDLESS, deploy, patient_runner, wait_until
+from tests.server.serving import ENDLESS, Served, deploy, patient_runner, serving, wait_until
 
 
 def test_of_two_servers_that_bound_one_port_the_second_gives_up() -> None:
@@ -123,6 +125,49 @@ def test_a_body_that_never_comes_to_its_end_does_not_outlast_the_time_to_finish(
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"code":"shutting_down"' in answer
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.fixture(scope="module", params=["httptools", "h11"])
+def parsed(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A server whose requests are parsed by what is installed, and by what is there if nothing is."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "h11":
+            patch.setattr(http_server, "find_spec", lambda _: None)
+        with serving(ScriptedRunner()) as served:
+            yield served
+
+
+# More than is read at once: h11 looks at the length of what is incomplete alone.
+LONG = b"x" * (5 * http_server.MAX_HEAD_BYTES)
+HEADS = {
+    "url": b"GET /" + LONG + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    "headers": b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"a: bcd\r\n" * (len(LONG) // 4) + b"\r\n",
+    "never ends": b"GET /health HTTP/1.1\r\nhost: x\r\na: " + LONG,
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_head_that_is_too_long_gets_400_and_no_more(parsed: Served, head: bytes) -> None:
+    host, _, port = parsed.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.settimeout(20)
+        # It may be refused before all of it is sent, and what is left unread then resets the connection.
+        with contextlib.suppress(ConnectionError):
+            for place in range(0, len(head), 8192):
+                client.sendall(head[place : place + 8192])
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := client.recv(4096):
+                answer += piece
+
+    assert not answer or answer.startswith(b"HTTP/1.1 400 ")
+    assert b"200" not in answer
+    assert parsed.client.get("/health").status_code == 200
+
+
+def test_heads_and_bodies_up_to_their_limits_pass(parsed: Served) -> None:
+    assert parsed.client.get("/health", headers={"a": "x" * 60_000}).status_code == 200
+    assert parsed.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "user": "y" * 300_000}).status_code == 200
 
 
 def test_what_is_cancelled_at_the_very_end_leaves_no_traceback(

@@ -1,0 +1,59 @@
+"""Requests parsed by httptools, with the limits that it does not have itself."""
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sglk.server.http_server import MAX_HEAD_BYTES
+
+
+class HeadTooLong(Exception):
+    """Ends the parsing of a request."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol over httptools; refuses long heads, and reads no body on whose request is answered."""
+
+    _head_bytes = 0
+    _in_head = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`; what is neither a complete head nor may become one of allowed length ends the connection."""
+        begun = self._in_head
+        super().data_received(data)
+        # A header that never ends is told to nobody, so the bytes that came for it are counted here.
+        if begun and self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+
+    def on_message_begin(self) -> None:
+        """Begin to count."""
+        self._head_bytes, self._in_head = 0, True
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """End counting."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Close a connection on which only the rest of a body would come that nobody wants, such as one too large."""
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
+        super().on_response_complete()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            # The parser makes an error of it, and uvicorn a 400.
+            raise HeadTooLong
