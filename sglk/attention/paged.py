@@ -47,7 +47,8 @@ class PagedAttention(AttentionBackend):
         """`windows` are the sliding windows of the layers, in order; empty where every layer sees everything.
 
         With `recorded` it serves decode steps that a graph repeats; the op then has the trait `recorded`, and reads of
-        its rows nothing but `slots_device_BL` and `padding_bias_BL`, for all else is of the step that was recorded.
+        its rows nothing but `slots_device_BL` and `padding_bias_BL`, or, where it works in the host's memory,
+        `page_table_BP` and `kv_lens_B`. All else is of the step that was recorded.
         """
         layout = pool.layout
         traits: dict[str, Trait] = {
@@ -78,7 +79,7 @@ class PagedAttention(AttentionBackend):
     def plan(self, step: AttentionStep, width: int = 0) -> None:
         """Lay the rows out as arrays, `width` tokens wide at least, and find the slots that the new tokens go to."""
         query_lens_B, kv_lens_B = step.query_lens, step.kv_lens
-        table_BP = page_table(step.pages, kv_lens_B, self._pool.page_size)
+        table_BP = page_table(step.pages, kv_lens_B, self._pool.page_size, width)
         split = step.num_prefills
         self._rows = {
             window: _WindowRows(
@@ -96,9 +97,7 @@ class PagedAttention(AttentionBackend):
         held_rows, held_slots_T = self._rows, self._slots_T
         self.plan(step, width)
         for window, held in held_rows.items():
-            rows = self._rows[window].decode
-            self._copy(rows.slots_device_BL, held.decode.slots_device_BL)
-            self._copy(rows.padding_bias_BL, held.decode.padding_bias_BL)
+            held.decode.refill(self._rows[window].decode, self._copy)
         self._copy(self._slots_T, held_slots_T)
         self._rows, self._slots_T = held_rows, held_slots_T
 
@@ -125,10 +124,13 @@ class PagedAttention(AttentionBackend):
         return PagedRows(query_lens_B, kv_lens_B, table_BP, self._pool.page_size, self._device, window, width)
 
 
-def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: int) -> IntArray:
-    """Return the pages that hold each row's tokens as one array [B, P], rows padded with their first page."""
+def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: int, width: int = 0) -> IntArray:
+    """Return the pages that hold each row's tokens as one array [B, P], rows padded with their first page.
+
+    There are columns for `width` tokens at least.
+    """
     needed_B = -(-kv_lens_B // page_size)
-    table_BP = np.empty((len(pages), int(needed_B.max(initial=0))), np.int64)
+    table_BP = np.empty((len(pages), max(int(needed_B.max(initial=0)), -(-width // page_size))), np.int64)
     for row, (owned, needed) in enumerate(zip(pages, needed_B.tolist(), strict=True)):
         table_BP[row, :needed] = owned[:needed]
         table_BP[row, needed:] = owned[0]

@@ -37,6 +37,8 @@ class Capabilities:
     """Legal page sizes; empty = any."""
     graph_capture: bool = False
     """Whether `capture_graph` works."""
+    eager_capture: bool = False
+    """Whether it also does the work, and costs little more than that: then each number of rows gets its own graph."""
     int8_group_size: int = -1
     """Inputs that share a scale where w8a8 rounds the weights of a model without experts; -1 = all of an output's."""
     fp8_activations: bool = False
@@ -67,6 +69,10 @@ class DeviceInfo:
 
 class DeviceGraph(Protocol[T_co]):
     """Device work that was recorded once and is launched as a whole."""
+
+    @property
+    def result(self) -> T_co:
+        """The result objects. Where capture is eager, they hold what it came to."""
 
     def replay(self) -> T_co:
         """Do the recorded work again, on what its input tensors hold now; returns the same result objects each time."""

@@ -3,13 +3,16 @@
 import math
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
 
-from sglk.backends.base import Capabilities, DeviceBackend, DeviceInfo, MemoryInfo
+from sglk.backends.base import Capabilities, DeviceBackend, DeviceGraph, DeviceInfo, MemoryInfo
 from sglk.backends.collectives import ProcessGroup, join_gloo
+from sglk.backends.cpu_kernels.calls import Calls
+from sglk.backends.cpu_kernels.recording import record
 from sglk.backends.cpu_kernels.registration import register_cpu_kernels
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
@@ -47,6 +50,8 @@ class CpuBackend(DeviceBackend):
         dtypes=frozenset({"fp32", "bf16", "fp16"}),
         kv_cache_dtypes=frozenset({"fp32", "bf16", "fp16", "int8", "fp8_e4m3", "fp8_e5m2"}),
         quantization=frozenset({"w8a8", "w8a16", "w4a16", "fp8"}),
+        graph_capture=True,
+        eager_capture=True,
         # Eight bits with a scale for every 32 inputs are as near to fp32 as a tenth of what one scale an output costs.
         int8_group_size=CPU_INT8_GROUP,
         default_dtype="fp32",
@@ -83,8 +88,12 @@ class CpuBackend(DeviceBackend):
         self.ops = OpRegistry(fallback, deny)
         register_cpu_ops(self.ops)
         register_cpu_quantised_ops(self.ops)
+        self._calls: Calls | None = None
         if kernels != "none":
-            register_cpu_kernels(self.ops, kernels)
+            self._calls = register_cpu_kernels(self.ops, kernels)
+        if self._calls is None:
+            # Of torch's ops a recorded step is no faster.
+            self.capabilities = replace(self.capabilities, graph_capture=False)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""
@@ -122,6 +131,12 @@ class CpuBackend(DeviceBackend):
             torch.set_num_threads(self.num_threads)
         with torch.inference_mode():
             return runnable()
+
+    def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
+        """Do the work of `runnable` and write its calls down; raises BackendError where the host reads numbers."""
+        if self._calls is None:
+            return super().capture_graph(runnable)
+        return record(self._calls, runnable)
 
     def synchronize(self) -> None:
         """Return at once: work is done when the call that asked for it returns."""

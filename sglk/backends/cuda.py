@@ -131,12 +131,12 @@ class CudaGraph(Generic[T]):
 
     def __init__(self, graph: torch.cuda.CUDAGraph, result: T) -> None:
         self._graph = graph
-        self._result = result
+        self.result = result
 
     def replay(self) -> T:
         """Launch the work on the current stream."""
         self._graph.replay()
-        return self._result
+        return self.result
 
 
 def capabilities_of(compute_capability: tuple[int, int]) -> Capabilities:

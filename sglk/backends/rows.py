@@ -3,6 +3,7 @@
 Letters: B rows, T query tokens of all rows, P pages of the longest row, L visible tokens of the row with most of them.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -100,6 +101,14 @@ class PagedRows:
                 seen_QL &= distances_QL < self.window
             masks.append(self.to_device(seen_QL))
         return masks
+
+    def refill(self, rows: "PagedRows", copy: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        """Put other rows, as many and as wide, into the arrays and tensors that recorded work reads of these."""
+        np.copyto(self.kv_lens_B, rows.kv_lens_B)
+        np.copyto(self.page_table_BP, rows.page_table_BP)
+        for name in ("slots_device_BL", "padding_bias_BL"):
+            if name in self.__dict__:
+                copy(getattr(rows, name), getattr(self, name))
 
     def to_device(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         """Return `array` as a tensor on the device of the pool."""

@@ -1,6 +1,7 @@
 """Decode steps that are recorded on the device and launched as a whole. Letters: B rows, V vocabulary."""
 
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,23 +19,29 @@ from sglk.models.causal_lm import CausalLM
 logger = logging.getLogger(__name__)
 
 MIN_WIDTH = 64
+MIN_EXACT_WIDTH = 512
+"""Where no op pays for the width of a row, but for what is in it."""
+MAX_GRAPHS = 256
+"""The one used longest ago makes way."""
 MAX_WIDTH = 8192
 """Tokens of a row from which a step takes long enough to hide the launch of its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeShape:
-    """What all steps of a graph have in common: powers of two."""
+    """What all steps of a graph have in common."""
 
     rows: int
     width: int
     """Tokens of the longest row that fits."""
 
     @classmethod
-    def of(cls, step: Step) -> "DecodeShape":
-        """Return the smallest shape that `step` fits."""
+    def of(cls, step: Step, exact: bool) -> "DecodeShape":
+        """Return the smallest shape that `step` fits, of so many rows where it has to be `exact`, else of powers of
+        two."""
         kv_lens_B = step.attention.kv_lens
-        return cls(_power_of_two(len(kv_lens_B)), max(MIN_WIDTH, _power_of_two(int(kv_lens_B.max()))))
+        rows = len(kv_lens_B) if exact else _power_of_two(len(kv_lens_B))
+        return cls(rows, max(MIN_EXACT_WIDTH if exact else MIN_WIDTH, _power_of_two(int(kv_lens_B.max()))))
 
 
 class DecodeGraphs:
@@ -44,9 +51,10 @@ class DecodeGraphs:
         self._model = model
         self._backend = backend
         self._pool = pool
-        self._recorded: dict[DecodeShape, RecordedStep] = {}
+        self._recorded: OrderedDict[DecodeShape, RecordedStep] = OrderedDict()
         self._quarantines = 0
         self._works = True
+        self._eager = backend.capabilities.eager_capture
 
     def takes(self, step: Step) -> bool:
         """Return whether `step` only decodes, each row a token, and its rows are not too long."""
@@ -57,32 +65,42 @@ class DecodeGraphs:
     def logits(self, step: Step) -> torch.Tensor:
         """Compute `step` and return its logits_BV, which hold until the next step.
 
-        A shape that comes for the first time is computed kernel by kernel, then recorded.
+        A shape that comes for the first time is computed kernel by kernel and recorded.
         """
         self._forget_what_is_switched_off()
-        shape = DecodeShape.of(step)
+        shape = self._shape(step)
         recorded = self._recorded.get(shape)
         if recorded is not None:
+            self._recorded.move_to_end(shape)
             recorded.fill(step)
             return recorded.replay()[: len(step.ids_T)]
         recorded = RecordedStep(self._model, self._backend, self._pool, shape, step)
-        logits_BV = recorded.compute()
         try:
-            recorded.record()
-            self._recorded[shape] = recorded
+            logits_BV = recorded.record()
+            self._keep(shape, recorded)
         except BackendError as error:
-            logger.warning("decode steps are launched kernel by kernel: %s", error)
+            level = logging.INFO if self._eager else logging.WARNING
+            logger.log(level, "decode steps are launched kernel by kernel: %s", error)
             self._works = False
+            logits_BV = recorded.compute()
         return logits_BV[: len(step.ids_T)]
 
     def rows_of(self, step: Step) -> IntArray:
         """Return the row of each token that `computed` computes."""
-        return _filled_up(step, DecodeShape.of(step).rows).rows_T
+        return _filled_up(step, self._shape(step).rows).rows_T
 
     def computed(self, step: Step) -> torch.Tensor:
         """Return what `logits` does, computed kernel by kernel, for whoever watches the ops."""
-        recorded = RecordedStep(self._model, self._backend, self._pool, DecodeShape.of(step), step)
+        recorded = RecordedStep(self._model, self._backend, self._pool, self._shape(step), step)
         return recorded.compute()[: len(step.ids_T)]
+
+    def _shape(self, step: Step) -> DecodeShape:
+        return DecodeShape.of(step, self._eager)
+
+    def _keep(self, shape: DecodeShape, recorded: "RecordedStep") -> None:
+        self._recorded[shape] = recorded
+        if len(self._recorded) > MAX_GRAPHS:
+            self._recorded.popitem(last=False)
 
     def _forget_what_is_switched_off(self) -> None:
         quarantines = len(self._backend.ops.quarantines())
@@ -119,9 +137,14 @@ class RecordedStep:
         """Return logits_BV, kernel by kernel."""
         return self._model.head(self._model.trunk(self._ids_B, self._positions_B, self._attention))
 
-    def record(self) -> None:
-        """Record `compute`, which has run once; raises BackendError where that is not possible."""
+    def record(self) -> torch.Tensor:
+        """Return logits_BV, kernel by kernel, and record how; raises BackendError where that is not possible."""
+        if self._backend.capabilities.eager_capture:
+            self._graph = self._backend.capture_graph(self.compute)
+            return self._graph.result
+        logits_BV = self.compute()
         self._graph = self._backend.capture_graph(self.compute)
+        return logits_BV
 
     def replay(self) -> torch.Tensor:
         """Return logits_BV by one launch."""

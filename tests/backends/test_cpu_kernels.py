@@ -12,6 +12,7 @@ from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels import library
+from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.int8 import Int8Kernel
 from sglk.backends.cpu_kernels.library import kernels
 from sglk.backends.cpu_kernels.panels import EXACT, QUANTISED, PanelMatrix, in_panels, pack_exactly, unpack_exactly
@@ -130,7 +131,8 @@ def test_narrower_registers_change_no_bit(scheme: str, narrow: ctypes.CDLL) -> N
     results = []
     for each in (kernels(), narrow):
         assert isinstance(each, ctypes.CDLL)
-        product, int8 = ProductKernel(each), Int8Kernel(each)
+        calls = Calls(each)
+        product, int8 = ProductKernel(calls), Int8Kernel(calls)
         packing = int8.packing if scheme == "w8a8" else EXACT if scheme in FLOATS else QUANTISED
         run = int8.linear if scheme == "w8a8" else product.linear if scheme in FLOATS else product.quantised
         packed = packing.pack(weight)

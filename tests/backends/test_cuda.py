@@ -163,7 +163,7 @@ def test_what_cannot_be_recorded_is_an_error_that_the_engine_can_take(monkeypatc
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", lambda *arguments, **keywords: nullcontext())
     backend = CudaOnCpu()
-    assert CudaBackend.capture_graph(backend, lambda: 7)._result == 7  # type: ignore[attr-defined]
+    assert CudaBackend.capture_graph(backend, lambda: 7).result == 7
     with pytest.raises(
         BackendError, match=r"no graph could be recorded \(operation not permitted when .* Compile with"
     ):

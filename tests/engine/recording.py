@@ -48,7 +48,7 @@ class Tape(Generic[T]):
 
     def __init__(self, recorder: Recorder, result: T) -> None:
         self._calls = recorder.calls
-        self._result = result
+        self.result = result
         self.replays = 0
 
     def replay(self) -> T:
@@ -63,19 +63,20 @@ class Tape(Generic[T]):
                 if isinstance(before, torch.Tensor):
                     made[id(before)] = now
         self.replays += 1
-        result: T = tree_map(present, self._result)
+        result: T = tree_map(present, self.result)
         return result
 
 
 class RecordingBackend(CpuBackend):
     """The cpu with graphs."""
 
-    capabilities = replace(CpuBackend.capabilities, graph_capture=True)
+    capabilities = replace(CpuBackend.capabilities, eager_capture=False)
 
     def __init__(self, **options: Any) -> None:
         # What is not torch's cannot be recorded.
         own = [Denial(op.name, PROVIDER, "it calls no op of torch") for op in OPS]
         super().__init__(**{"num_threads": 1, **options, "deny": [*options.get("deny", ()), *own]})
+        self.capabilities = RecordingBackend.capabilities
         self.tapes: list[Tape[Any]] = []
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:

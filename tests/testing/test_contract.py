@@ -80,11 +80,12 @@ class AddsNothing(CpuBackend):
 
 class Recorded:
     def __init__(self, result: Any) -> None:
+        self.result = result
         self.replay = lambda: result
 
 
 class RemembersResults(CpuBackend):
-    capabilities = replace(CpuBackend.capabilities, graph_capture=True)
+    capabilities = replace(CpuBackend.capabilities, eager_capture=False)
 
     def capture_graph(self, runnable: Callable[[], Any]) -> DeviceGraph[Any]:
         return Recorded(runnable())

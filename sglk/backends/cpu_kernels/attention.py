@@ -1,12 +1,11 @@
 """Attention with own kernels. Letters: B rows, T queries, H query heads, K key/value heads, D head width, S slots."""
 
-import ctypes
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.panels import KINDS
 from sglk.backends.kv_values import KVScales
 from sglk.backends.rows import IntArray, PagedRows
@@ -28,13 +27,8 @@ class AttentionKernel:
     A query comes to the same bits in any chunk of a prompt and in a decode, beside any neighbours.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size, number, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_float
-        pool: list[Any] = [number, pointer, size, *(pointer,) * 5, size, size]
-        shape: list[Any] = [size, size, size, size, size, real, pointer, pointer, size, pointer, number]
-        self._decode, self._prefill = library.sglk_attention_decode, library.sglk_attention_prefill
-        self._decode.restype, self._decode.argtypes = None, [*pool, pointer, *shape]
-        self._prefill.restype, self._prefill.argtypes = None, [*pool, pointer, pointer, *shape]
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self._laid_out: WeakKeyDictionary[PagedRows, RowArrays] = WeakKeyDictionary()
 
     def decode(
@@ -51,7 +45,9 @@ class AttentionKernel:
         arrays = self._arrays(rows)
         states = batch * arrays.parts * heads * (_filled(width) + 2)
         pools = (k_pool_SKD, v_pool_SKD)
-        return self._attend(self._decode, q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts)
+        return self._attend(
+            "attention_decode", q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts
+        )
 
     def prefill(
         self,
@@ -69,7 +65,7 @@ class AttentionKernel:
         together = max(1, TILE // group)
         states = torch.get_num_threads() * 2 * together * group * (_filled(width) + 2)
         pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
-        return self._attend(self._prefill, q_THD, pools, lens, arrays, scale, scales, states, together)
+        return self._attend("attention_prefill", q_THD, pools, lens, arrays, scale, scales, states, together)
 
     def _arrays(self, rows: PagedRows) -> "RowArrays":
         """Return what the C functions read of `rows`, which all layers of a step share."""
@@ -80,7 +76,7 @@ class AttentionKernel:
 
     def _attend(
         self,
-        function: "ctypes._NamedFuncPointer",
+        function: str,
         q_THD: torch.Tensor,
         pools_SKD: tuple[torch.Tensor, torch.Tensor],
         lens: tuple[int, ...],
@@ -96,9 +92,10 @@ class AttentionKernel:
             q_THD = q_THD.contiguous()
         keys, values = pools_SKD
         threads = torch.get_num_threads()
-        out_THD = torch.empty(q_THD.shape)
-        room_N = torch.empty(states + threads * 2 * BLOCK * _filled(width))
-        function(
+        out_THD = self._calls.empty(*q_THD.shape)
+        room_N = self._calls.empty(states + threads * 2 * BLOCK * _filled(width))
+        self._calls(
+            function,
             KINDS[keys.dtype],
             q_THD.data_ptr(),
             q_THD.stride(0),
@@ -135,7 +132,10 @@ class RowArrays:
         self.lens, self.table, self.starts = lens_B.ctypes.data, table_BP.ctypes.data, starts.ctypes.data
         self.count, self.columns, self.page_size = len(lens_B), table_BP.shape[1], rows.page_size
         self.window = rows.window or 0
-        self.parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
+        parts = int(((lens_B - 1) // PART - rows.first_visible_B // PART).max(initial=0)) + 1
+        # Rows that are refilled grow, and what a window shows moves.
+        widest = -(-rows.width // PART) + (rows.window is not None) if rows.width else 0
+        self.parts = max(parts, widest)
         """Of a row that decodes, at most."""
 
 

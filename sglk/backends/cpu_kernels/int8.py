@@ -1,12 +1,12 @@
 """Linear products in int8 with own kernels. Letters: T tokens, E inputs, O outputs, G groups, N panels, P = 16."""
 
-import ctypes
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.panels import flat, in_panels
 from sglk.backends.cpu_kernels.visits import Visits
 from sglk.backends.ops import Packing
@@ -67,16 +67,9 @@ class Int8Kernel:
     Where the processor multiplies four pairs of bytes at once `sglk_int8_dots` runs, which comes to the same bits.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        taken: list[Any] = [pointer, pointer, size, size, size, pointer, size, *(pointer,) * 4]
-        self._pairs = library.sglk_int8_product
-        self._pairs.restype, self._pairs.argtypes = None, [*taken, ctypes.c_int]
-        together: int = library.sglk_int8_together()
-        if together != PAIR:
-            self._fours = library.sglk_int8_dots
-            self._fours.restype, self._fours.argtypes = None, [*taken, pointer, ctypes.c_int]
-        self.packing = Packing(partial(pack_int8, together), unpack_int8)
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.packing = Packing(partial(pack_int8, calls.library.sglk_int8_together()), unpack_int8)
 
     def linear(self, x_TE: torch.Tensor, weight: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight` is what `packing` returned."""
@@ -87,7 +80,7 @@ class Int8Kernel:
         experts = weights.original.matrices
         outputs, panels = weights.shape[0] // experts, len(weights.numbers) // experts
         x_RE = in_stored_order(x_RE, weights.original)
-        y_RO = torch.empty(len(x_RE), outputs)
+        y_RO = self._calls.empty(len(x_RE), outputs)
         for expert, start, end in zip(visits.experts, visits.starts[:-1], visits.starts[1:], strict=True):
             own = slice(expert * panels, (expert + 1) * panels)
             weight = replace(
@@ -102,10 +95,10 @@ class Int8Kernel:
     def _run(self, x_TE: torch.Tensor, weight: Int8Panels, bias_O: torch.Tensor | None) -> torch.Tensor:
         x_TE = x_TE.contiguous()
         tokens, (outputs, inputs) = len(x_TE), weight.shape
-        y_TO = torch.empty(tokens, outputs)
+        y_TO = self._calls.empty(tokens, outputs)
         pairs = weight.numbers.dtype is torch.int8
-        values_TE = torch.empty(tokens, inputs, dtype=torch.int16 if pairs else torch.int8)
-        scales_TG = torch.empty(tokens, weight.scales_NGP.shape[1])
+        values_TE = self._calls.empty(tokens, inputs, dtype=torch.int16 if pairs else torch.int8)
+        scales_TG = self._calls.empty(tokens, weight.scales_NGP.shape[1])
         taken = (
             weight.numbers.data_ptr(),
             weight.scales_NGP.data_ptr(),
@@ -120,8 +113,8 @@ class Int8Kernel:
             scales_TG.data_ptr(),
         )
         if pairs:
-            self._pairs(*taken, torch.get_num_threads())
+            self._calls("int8_product", *taken, torch.get_num_threads())
         else:
-            starts_TG = torch.empty(scales_TG.shape, dtype=torch.int32)
-            self._fours(*taken, starts_TG.data_ptr(), torch.get_num_threads())
+            starts_TG = self._calls.empty(*scales_TG.shape, dtype=torch.int32)
+            self._calls("int8_dots", *taken, starts_TG.data_ptr(), torch.get_num_threads())
         return y_TO

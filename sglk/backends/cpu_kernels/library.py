@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
+from sglk.backends.cpu_kernels.signatures import adapters
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +88,15 @@ def build(
     """
     if shutil.disk_usage(path.parent).free < ROOM_BYTES:
         raise OSError(errno.ENOSPC, "no space left")
-    sources = sorted(_SOURCES.glob("*.c")) if sources is None else sources
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
         made = Path(folder) / path.name
+        if sources is None:
+            generated = Path(folder) / "adapters.c"
+            generated.write_text(adapters())
+            sources = [*sorted(_SOURCES.glob("*.c")), generated]
         complaint = ""
         for native in (*(NATIVE if instructions == "native" else ()), None):
-            flags = [*FLAGS[:-1], *((native,) if native else ())]
+            flags = [*FLAGS[:-1], f"-I{_SOURCES}", *((native,) if native else ())]
             command = [compiler, *flags, *map(str, sources), "-o", str(made), FLAGS[-1]]
             complaint = _compile(command)
             if not complaint:
@@ -127,7 +131,13 @@ def _prepare(folder: Path) -> None:
 
 def _digest(compiler: str, instructions: Instructions) -> str:
     """Return what the library depends on: sources, flags, compiler and processor."""
-    parts = [*FLAGS, compiler, platform.machine(), processor_instructions() if instructions == "native" else ""]
+    parts = [
+        *FLAGS,
+        adapters(),
+        compiler,
+        platform.machine(),
+        processor_instructions() if instructions == "native" else "",
+    ]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sorted((*_SOURCES.glob("*.c"), *_SOURCES.glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

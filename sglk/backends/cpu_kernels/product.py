@@ -1,10 +1,10 @@
 """Linear products with own kernels. Letters: T tokens, E inputs, O outputs."""
 
-import ctypes
 from typing import Any
 
 import torch
 
+from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.panels import KINDS, PanelMatrix
 from sglk.backends.cpu_kernels.visits import Visits
 from sglk.backends.quantised import MIDDLE
@@ -14,17 +14,8 @@ from sglk.backends.quantised_linear import in_stored_order
 class ProductKernel:
     """The C functions over weights in panels, fp32 in and out; a token's result never depends on its neighbours."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        self._product = library.sglk_product
-        self._product.restype = None
-        self._product.argtypes = [
-            *(number, pointer, number, pointer, pointer, pointer, ctypes.c_float, size, size, size),
-            *(pointer, pointer, size, pointer, size, pointer, pointer, pointer, number),
-        ]
-        self._rows = library.sglk_rows
-        self._rows.restype = None
-        self._rows.argtypes = [number, pointer, number, pointer, pointer, size, size, pointer, size, pointer]
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     def linear(self, x_TE: torch.Tensor, weight_OE: Any, bias_O: torch.Tensor | None) -> torch.Tensor:
         """Return y_TO; `weight_OE` is what `pack_exactly` returned."""
@@ -37,13 +28,13 @@ class ProductKernel:
     def embedding(self, ids_T: torch.Tensor, weight_VE: Any) -> torch.Tensor:
         """Return the rows of what `pack_exactly` returned."""
         vocabulary, width = weight_VE.shape
-        y_TE = torch.empty(len(ids_T), width)
+        y_TE = self._calls.empty(len(ids_T), width)
         ids_T = ids_T.contiguous()
-        # C reads wherever it is told to.
-        if len(ids_T) and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < vocabulary:
+        # C reads nothing outside, and a step that is repeated cannot raise anything.
+        if len(ids_T) and not self._calls.recording and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < vocabulary:
             raise IndexError(f"a token id is outside of the vocabulary of {vocabulary}")
-        sizes = (width, weight_VE.group_size)
-        self._rows(*_stored(weight_VE), *sizes, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
+        sizes = (vocabulary, width, weight_VE.group_size)
+        self._calls("rows", *_stored(weight_VE), *sizes, ids_T.data_ptr(), len(ids_T), y_TE.data_ptr())
         return y_TE.to(weight_VE.dtype)
 
     def of_experts(self, x_RE: torch.Tensor, weights: PanelMatrix, visits: Visits) -> torch.Tensor:
@@ -61,10 +52,11 @@ class ProductKernel:
     ) -> torch.Tensor:
         outputs, inputs = weight.shape
         x_TE = x_TE.contiguous()
-        y_TO = torch.empty(len(x_TE), outputs)
+        y_TO = self._calls.empty(len(x_TE), outputs)
         zeros = weight.zeros_NGP
-        room_N = torch.empty(2 * x_TE.numel()) if len(x_TE) > 1 else None
-        self._product(
+        room_N = self._calls.empty(2 * x_TE.numel()) if len(x_TE) > 1 else None
+        self._calls(
+            "product",
             *_stored(weight),
             None if zeros is None else zeros.data_ptr(),
             MIDDLE if weight.numbers.dtype is torch.uint8 else 0,

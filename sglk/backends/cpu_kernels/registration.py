@@ -1,12 +1,12 @@
 """Offering the own kernels of the cpu backend: each op with what it demands of shapes and dtypes."""
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
 from sglk.backends import moe_ops, quantised_linear, reference, sampling_ops
 from sglk.backends.constraints import Constraint, Traits, at_most, one_of
 from sglk.backends.cpu_kernels.attention import WIDEST, AttentionKernel
+from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.elementwise import ElementwiseKernels
 from sglk.backends.cpu_kernels.experts import ExpertKernels
 from sglk.backends.cpu_kernels.int8 import Int8Kernel
@@ -46,21 +46,23 @@ OPS: tuple[Op[..., Any], ...] = (
 )
 
 
-def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native") -> None:
-    """Offer every kernel; where they cannot be built each says why it is not used."""
+def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native") -> Calls | None:
+    """Offer every kernel; return what calls them. Where they cannot be built each says why it is not used."""
     library = kernels(instructions)
     if isinstance(library, str):
         missing = Constraint(f"not built, {library}", lambda _: False)
         for op in OPS:
             ops.register(op, PROVIDER, op.reference, missing)
-    else:
-        _register(ops, library)
+        return None
+    calls = Calls(library)
+    _register(ops, calls)
+    return calls
 
 
-def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
+def _register(ops: OpRegistry, calls: Calls) -> None:
     pairs = (Constraint("pairs of inputs share a scale", _groups_are_even),)
-    product, attention, elementwise = ProductKernel(library), AttentionKernel(library), ElementwiseKernels(library)
-    int8 = Int8Kernel(library)
+    product, attention, elementwise = ProductKernel(calls), AttentionKernel(calls), ElementwiseKernels(calls)
+    int8 = Int8Kernel(calls)
     experts = ExpertKernels(product, int8, elementwise)
 
     def offer(
@@ -71,7 +73,7 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
         packing: Packing | None = None,
     ) -> None:
         """`wide` are the arguments that the function wants in fp32; it computes in nothing else."""
-        ops.register(op, PROVIDER, in_fp32(function, *wide), DTYPES, *demands, packing=packing)
+        ops.register(op, PROVIDER, in_fp32(calls, function, *wide), DTYPES, *demands, packing=packing)
 
     offer(reference.linear, product.linear, (0, 2), packing=EXACT)
     ops.register(reference.embedding, PROVIDER, product.embedding, DTYPES, packing=EXACT)
@@ -87,16 +89,14 @@ def _register(ops: OpRegistry, library: ctypes.CDLL) -> None:
     ):
         ops.register(run_quantised_experts, PROVIDER, function, DTYPES, *demands, packing=packing)
     heads = (at_most("head_dim", WIDEST),)
-    # The kernel reads the page table on the host, which a recorded step has no more of.
-    now = Constraint("recorded in {False}", lambda traits: not traits.get("recorded"))
     offer(reference.attention_prefill, attention.prefill, (0,), ATTENDED, *heads)
-    offer(reference.attention_decode, attention.decode, (0,), ATTENDED, *heads, now)
+    offer(reference.attention_decode, attention.decode, (0,), ATTENDED, *heads)
     offer(reference.store_kv, elementwise.store_kv, (0, 1), WRITTEN)
     offer(reference.rms_norm, elementwise.rms_norm, (0, 1))
     offer(reference.add_rms_norm, elementwise.add_rms_norm, (0, 1, 2))
     offer(reference.rope, elementwise.rope, (0, 1, 2))
     offer(reference.silu_and_mul, elementwise.silu_and_mul, (0,))
-    ops.register(sampling_ops.sample, PROVIDER, SamplingKernel(library).sample, DTYPES)
+    ops.register(sampling_ops.sample, PROVIDER, SamplingKernel(calls).sample, DTYPES)
     offer(moe_ops.add_gated, elementwise.add_gated, (0, 1, 2))
 
 

@@ -14,13 +14,18 @@ INLINE float one_number(const void *from, size_t at, int kind) {
     return value;
 }
 
-/* Rows of a matrix in panels: y[t] = W[ids[t]]. Numbers of 8 and 4 bits have scales, one for each group of inputs. */
-void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, const void *offsets, size_t inputs,
-               size_t group, const int64_t *ids, size_t count, float *y) {
+/* Rows of a matrix of `outputs` rows in panels: y[t] = W[ids[t]], NaN where there is no such row. Numbers of 8 and 4
+ * bits have scales, one for each group of inputs. */
+void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales, const void *offsets, size_t outputs,
+               size_t inputs, size_t group, const int64_t *ids, size_t count, float *y) {
     const size_t groups = (inputs + group - 1) / group;
     for (size_t t = 0; t < count; t++) {
         const size_t panel = (size_t)ids[t] / PANEL, o = (size_t)ids[t] % PANEL;
         float *row = y + t * inputs;
+        if ((uint64_t)ids[t] >= outputs) {
+            for (size_t e = 0; e < inputs; e++) row[e] = NAN;
+            continue;
+        }
         for (size_t e = 0; e < inputs; e++) {
             const size_t at = (panel * inputs + e) * PANEL + o, figure = (panel * groups + e / group) * PANEL + o;
             if (kind == INT4) {

@@ -1,8 +1,8 @@
 """Drawing tokens with an own kernel. Letters: B rows, V vocabulary."""
 
-import ctypes
-
 import torch
+
+from sglk.backends.cpu_kernels.calls import Calls
 
 LANES = 8
 """Numbers that are taken at once, as in the C sources."""
@@ -11,11 +11,8 @@ LANES = 8
 class SamplingKernel:
     """The C function: it sorts only those ids among which what top_k and top_p keep ends."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        self._sample = library.sglk_sample
-        self._sample.restype = None
-        self._sample.argtypes = [pointer, size, size, size, *(pointer,) * 7, number]
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     def sample(
         self,
@@ -32,10 +29,11 @@ class SamplingKernel:
             logits_BV = logits_BV.contiguous()
         rows, vocabulary = logits_BV.shape
         threads = min(torch.get_num_threads(), rows)
-        ids_B = torch.empty(rows, dtype=torch.int64)
-        room_N = torch.empty(threads * 4 * (vocabulary + LANES))
+        ids_B = self._calls.empty(rows, dtype=torch.int64)
+        room_N = self._calls.empty(threads * 4 * (vocabulary + LANES))
         settings = [each.contiguous() for each in (temperature_B, top_k_B, top_p_B, min_p_B, uniform_B)]
-        self._sample(
+        self._calls(
+            "sample",
             logits_BV.data_ptr(),
             logits_BV.stride(0),
             rows,

@@ -1,0 +1,127 @@
+"""Decode steps of the cpu backend, recorded and repeated as one call, are those that Python would make."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sglk.backends.cpu import CpuBackend
+from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.engine.decode_graphs import DecodeGraphs
+from sglk.engine.runner import ModelRunner
+from sglk.engine.step import Step
+from sglk.errors import BackendError
+from sglk.models.loader import load_model
+from sglk.testing.tiny import write_tiny_model
+from tests.engine.scheduling import Rig, answer
+
+PROMPTS = {
+    name: [(7 * length + 11 * place) % 256 for place in range(length)]
+    for name, length in (("a", 30), ("b", 3), ("c", 61), ("d", 17), ("e", 59))
+}
+
+
+def rig(folder: Path, **settings: Any) -> Rig:
+    backend, runtime = CpuBackend(num_threads=1), RuntimeConfig(**settings)
+    if not backend.capabilities.graph_capture:
+        pytest.skip("there is no C compiler")
+    model = load_model(ModelConfig(name="tiny", path=str(folder)), runtime, backend).model
+    return Rig(pool_tokens=1024, runner=ModelRunner(model, backend, runtime), page_size=4, **settings)
+
+
+def answers(one: Rig, names: str = "abcde") -> dict[str, list[int]]:
+    requests = {name: one.add(name, PROMPTS[name]) for name in names}
+    one.finish()
+    return {name: answer(request) for name, request in requests.items()}
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """What each recorded step was: whether it was repeated, and its rows; its logits are held to those of Python."""
+    seen = []
+    logits_of = DecodeGraphs.logits
+
+    def compared(self: DecodeGraphs, step: Step) -> torch.Tensor:
+        repeated = self._shape(step) in self._recorded
+        logits_BV = logits_of(self, step)
+        if self._works:
+            seen.append((repeated, len(step.ids_T)))
+        assert torch.equal(logits_BV, self.computed(step))
+        return logits_BV
+
+    monkeypatch.setattr(DecodeGraphs, "logits", compared)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("LlamaForCausalLM", {}),
+        ("LlamaForCausalLM", {"kv_cache_dtype": "int8"}),
+        ("Qwen3ForCausalLM", {"quantization": "w8a8"}),
+        ("Qwen2ForCausalLM", {"quantization": "w4a16"}),
+        ("MistralForCausalLM", {}),
+    ],
+)
+def test_logits_are_those_of_calls_from_python(
+    tmp_path: Path, architecture: str, settings: dict[str, Any], steps: list[tuple[bool, int]]
+) -> None:
+    one = rig(write_tiny_model(tmp_path, architecture=architecture, sliding_window=24), **settings)
+    alone = {name: answers(one, name)[name] for name in PROMPTS}
+    one.cache.flush()
+    assert answers(one, "abc") | answers(one, "de") == alone
+    # Each number of rows is recorded once, though all work in the same memory, and then only repeated.
+    recorded = [rows for repeated, rows in steps if not repeated]
+    assert len(recorded) == len(set(recorded)) >= 3
+    assert sum(repeated for repeated, _ in steps) > 20
+
+
+def test_switched_off_nothing_is_recorded(tmp_path: Path, steps: list[tuple[bool, int]]) -> None:
+    answers(rig(write_tiny_model(tmp_path), disable_cuda_graph=True), "ab")
+    assert not steps
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "reason"),
+    [
+        ("MixtralForCausalLM", {}, "the host reads from the device while a graph is recorded"),
+        ("LlamaForCausalLM", {"dtype": "bf16"}, "tensors of 16 bits are widened between kernels; dtype=fp32 is faster"),
+    ],
+)
+def test_what_cannot_be_repeated_is_not_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, architecture: str, settings: dict[str, Any], reason: str
+) -> None:
+    folder = write_tiny_model(tmp_path, architecture=architecture)
+    with caplog.at_level(logging.INFO):
+        one = rig(folder, **settings)
+        got = answers(one, "ab")
+    assert got == answers(rig(folder, disable_cuda_graph=True, **settings), "ab")
+    told = [record for record in caplog.records if "kernel by kernel" in record.getMessage()]
+    # It is nothing that anybody has to do something about.
+    assert [(record.levelname, record.getMessage()) for record in told] == [
+        ("INFO", f"decode steps are launched kernel by kernel: {reason}")
+    ]
+
+
+def test_without_own_kernels_nothing_is_recorded() -> None:
+    backend = CpuBackend(kernels="none")
+    assert not backend.capabilities.graph_capture
+    with pytest.raises(BackendError, match="captures no graphs; set runtime.disable_cuda_graph=true"):
+        backend.capture_graph(lambda: torch.zeros(1))
+
+
+def test_an_id_outside_of_the_vocabulary_reads_nothing(tmp_path: Path) -> None:
+    one = rig(write_tiny_model(tmp_path))
+    backend, model = one.runner.backend, one.runner.model
+    ids_T = torch.tensor([3])
+    work = backend.execute_runnable(lambda: backend.capture_graph(lambda: model.embedding(ids_T)))
+    known = work.result.clone()
+    ids_T.fill_(2**40)
+    assert backend.execute_runnable(work.replay).isnan().all()
+    ids_T.fill_(3)
+    assert torch.equal(backend.execute_runnable(work.replay), known)
+    ids_T.fill_(2**40)
+    with pytest.raises(IndexError, match="outside of the vocabulary of 320"):
+        backend.execute_runnable(lambda: model.embedding(ids_T))
