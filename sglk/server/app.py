@@ -1,5 +1,7 @@
 """The HTTP application: routes, keys, counters and error bodies around one deployment."""
 
+from collections.abc import Mapping
+
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
@@ -23,6 +25,7 @@ from sglk.server import (
 from sglk.server.access import OnEnd, RecordRequests
 from sglk.server.auth import BearerAuth
 from sglk.server.counting import CountRequests
+from sglk.server.direct import DirectRoutes, Endpoint
 from sglk.server.entry import Entry
 from sglk.server.errors import add_error_handlers
 from sglk.server.gateway import Gateway
@@ -58,15 +61,25 @@ GATEWAY_ROUTERS = (
 """The last one passes on what the others do not answer."""
 
 
+ENDPOINTS: Mapping[str, Endpoint] = {
+    "/v1/completions": completions.completions,
+    "/v1/chat/completions": chat.chat_completions,
+    "/generate": native.generate,
+}
+"""What generates; routes too, for the application's description of itself."""
+
+
 def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
     """Return the application that serves `deployment`, whose engine runs; `on_end` is told of every request's end."""
     app = FastAPI(title="sglk", version=sglk.__version__, description="OpenAI and native API of one served model.")
     app.state.deployment = deployment
-    for router in GATEWAY_ROUTERS if isinstance(deployment, Gateway) else ROUTERS:
+    gateway = isinstance(deployment, Gateway)
+    for router in GATEWAY_ROUTERS if gateway else ROUTERS:
         app.include_router(router)
     add_error_handlers(app)
     describe(app)
     server = deployment.config.server
+    app.add_middleware(DirectRoutes, endpoints=dict.fromkeys(ENDPOINTS, proxy.proxied) if gateway else ENDPOINTS)
     # The last one added is the outermost: refusals for a missing key are counted too.
     local = is_loopback(server.host)
     app.add_middleware(BearerAuth, api_key=server.api_key, admin_api_key=server.admin_api_key, local=local)

@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglk.errors import RequestError
 from sglk.server.errors import error_response
+from sglk.server.headers import header_of
 
 OPEN_ROUTES = frozenset({"/health", "/health_generate", "/metrics", "/dashboard"})
 """Probes and scrapers carry no keys, and a browser has none yet when it loads the page, which shows nothing itself."""
@@ -63,9 +64,8 @@ def _closed() -> RequestError:
 
 
 def _given_key(scope: Scope) -> bytes:
-    authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-    scheme, _, key = authorization.partition(b" ")
-    return bytes(key.strip()) if scheme.lower() == b"bearer" else b""
+    scheme, _, key = (header_of(scope, b"authorization") or b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _refusal(scope: Scope) -> RequestError:

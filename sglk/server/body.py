@@ -2,17 +2,19 @@
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from types import TracebackType
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from sglk.errors import RequestError
 from sglk.server.entry import entry_of
+from sglk.server.headers import header_of
+from sglk.server.interruption import Interruption
 
 MAX_BODY_BYTES = 32 * 2**20
 """Larger bodies get 413; a million tokens as a JSON list take about 7 MB."""
@@ -94,47 +96,69 @@ def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> No
 
 async def read_limited(request: Request) -> bytes:
     """Return the body as it is, within the limits of size and time."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+    declared = header_of(request.scope, b"content-length") or b""
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     chunks: list[bytes] = []
     size = 0
-    async for chunk in _pieces(request):
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
+    with _Pieces(request) as pieces:
+        while pieces.more:
+            chunk = await pieces.next()
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+            chunks.append(chunk)
     return b"".join(chunks)
 
 
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body as it comes; raises RequestError when no more comes in time, or the server is about to end."""
-    stream = request.stream()
-    cut_off = asyncio.ensure_future(entry_of(request).cut_off.wait())
-    over_s = time.monotonic() + WHOLE_S
-    try:
-        while (piece := await _next_piece(stream, cut_off, over_s)) is not None:
-            yield piece
-    finally:
-        cut_off.cancel()
+class _Pieces(Interruption):
+    """The body of a request as it comes, until no more comes in time, or the server is about to end (RequestError)."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._receive = request.receive
+        self._cut_off = entry_of(request).cut_off
+        self._loop = asyncio.get_running_loop()
+        self._over_s = self._loop.time() + WHOLE_S
+        self.more = True
+        """Whether there is more to come."""
+
+    def __enter__(self) -> "_Pieces":
+        super().__enter__()
+        self._cut_off.waiting.add(self._end_now)
+        return self
+
+    async def next(self) -> bytes:
+        """Return the next piece, which may be empty."""
+        if self._cut_off.over:
+            raise _shutting_down()
+        late = self._loop.call_at(min(self._loop.time() + PAUSE_S, self._over_s), self._end_late)
+        try:
+            message = await self._receive()
+        finally:
+            late.cancel()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        self.more = message.get("more_body", False)
+        return bytes(message.get("body", b""))
+
+    def _end_now(self) -> None:
+        self.end_by(_shutting_down())
+
+    def _end_late(self) -> None:
+        message = f"no more of the request body came within {PAUSE_S:g} s, or not all within {WHOLE_S:g} s; send it all"
+        self.end_by(RequestError(message, code="body_incomplete", status=408))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cut_off.waiting.discard(self._end_now)
+        super().__exit__(kind, error, trace)
 
 
-async def _next_piece(
-    stream: AsyncIterator[bytes], cut_off: asyncio.Task[Literal[True]], over_s: float
-) -> bytes | None:
-    coming = asyncio.ensure_future(anext(stream, None))
-    try:
-        left_s = max(0.0, min(PAUSE_S, over_s - time.monotonic()))
-        await asyncio.wait((coming, cut_off), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        if coming.done():
-            return coming.result()
-    finally:
-        coming.cancel()
-    if cut_off.done():
-        message = "the server shuts down and the request body is not complete; send it to another server"
-        raise RequestError(message, code="shutting_down", status=503)
-    message = f"no more of the request body came within {PAUSE_S:g} s, or not all within {WHOLE_S:g} s; send all of it"
-    raise RequestError(message, code="body_incomplete", status=408)
+def _shutting_down() -> RequestError:
+    message = "the server shuts down and the request body is not complete; send it to another server"
+    return RequestError(message, code="shutting_down", status=503)
 
 
 def _too_large() -> RequestError:

@@ -1,7 +1,6 @@
 """From prompts and sampling fields to running engine requests."""
 
 import asyncio
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.errors import RequestError
 from sglk.server.bridge import Generation
 from sglk.server.deployment import Deployment
+from sglk.server.request_record import new_hex
 from sglk.server.sampling import check_choices
 
 LONG_TEXT_CHARACTERS = 16384
@@ -30,7 +30,7 @@ class Wanted:
 
 def new_id(prefix: str) -> str:
     """Return a fresh request id such as `cmpl-0f3a...`."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{new_hex()}"
 
 
 async def encode(deployment: Deployment, text: str, param: str, *, special: bool = True) -> TokenIds:

@@ -17,6 +17,7 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.server.bridge import EngineBridge
 from sglk.server.counting import RequestCounters
+from sglk.server.cut_off import CutOff
 from sglk.server.fleet_metrics import FleetCollector
 from sglk.server.latency import LatencyMetrics
 from sglk.server.live_feed import LiveFeed
@@ -56,8 +57,8 @@ class Entry:
         """What the dashboard shows."""
         self.changing = asyncio.Lock()
         """Held while runtime parameters change."""
-        self.cut_off = asyncio.Event()
-        """Set when the server's time to finish is over: what is not complete by then ends now."""
+        self.cut_off = CutOff()
+        """Comes when the server's time to finish is over."""
         self.orders = Orders()
         """Drains and restarts on their way, by device group."""
         self._tasks: set[asyncio.Task[None]] = set()

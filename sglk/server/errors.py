@@ -1,6 +1,7 @@
 """OpenAI's error body for every failure of every route."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -46,12 +47,17 @@ def error_response(error: RequestError) -> JSONResponse:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Make `app` answer every exception with an OpenAI error body."""
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(SglkError, _setting_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(ClientDisconnect, _client_left)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _unexpected)
+
+
+async def answer_to(request: Request, error: Exception) -> Response | None:
+    """Return what `request` gets for `error`, None where it is none that is expected."""
+    for kind in type(error).__mro__:
+        if kind in _HANDLERS:
+            return await _HANDLERS[kind](request, error)
+    return None
 
 
 async def _request_error(request: Request, error: Exception) -> Response:
@@ -83,6 +89,15 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 async def _client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+_HANDLERS: dict[type, Callable[[Request, Exception], Awaitable[Response]]] = {
+    RequestError: _request_error,
+    SglkError: _setting_error,
+    RequestValidationError: _validation_error,
+    HTTPException: _http_exception,
+    ClientDisconnect: _client_left,
+}
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

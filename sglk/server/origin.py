@@ -42,14 +42,16 @@ class SameOrigin:
         await self.app(scope, receive, send)
 
     def _trusts(self, scope: Scope) -> bool:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get(b"origin")
-        if b"authorization" in headers or origin in self._allowed:
+        headers = dict(scope["headers"])
+        if b"authorization" in headers:
             return True
-        if origin is None:
-            return headers.get(b"sec-fetch-site", "none") in ("none", "same-origin")
+        if b"origin" not in headers:
+            return headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
+        origin, host = (headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host"))
+        if origin in self._allowed:
+            return True
         # `null`, the origin of a sandboxed frame or a file, has no host.
-        return _is_host(origin, headers.get(b"host", "")) and (not self._local or _is_own_name(origin))
+        return _is_host(origin, host) and (not self._local or _is_own_name(origin))
 
 
 def _changes_something(scope: Scope) -> bool:

@@ -16,9 +16,10 @@ from sglk.server.body import read_limited
 from sglk.server.bridge import Generation
 from sglk.server.choices import new_id
 from sglk.server.counting import set_outcome
-from sglk.server.entry import Entry, entry_of
+from sglk.server.entry import entry_of
 from sglk.server.errors import error_body
 from sglk.server.request_record import current_request_id
+from sglk.server.sessions import session_header
 from sglk.server.streaming import event, unless_client_leaves
 from sglk.upstream.messages import ProxyOutput, ProxyRequest
 
@@ -42,7 +43,7 @@ async def proxied(request: Request) -> Response:
     """Pass the request on to a device group, and its answer back byte for byte."""
     entry = entry_of(request)
     body = await read_limited(request)
-    generation = entry.bridge.open([_proxy_request(entry, request, body)])
+    generation = entry.bridge.open([_proxy_request(request, body)])
     return ProxiedAnswer(generation)
 
 
@@ -110,15 +111,14 @@ async def _send(send: Send, data: bytes, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _proxy_request(entry: Entry, request: Request, body: bytes) -> ProxyRequest:
+def _proxy_request(request: Request, body: bytes) -> ProxyRequest:
     fields = _fields(body)
     user = fields.get("user")
-    header = request.headers.get(entry.config.router.session_header)
     query = f"?{request.url.query}" if request.url.query else ""
     return ProxyRequest(
         new_id("proxy"),
         tuple(_beginning(fields)),
-        session=header or (user if isinstance(user, str) and user else None),
+        session=session_header(request) or (user if isinstance(user, str) and user else None),
         method=request.method,
         path=f"{request.url.path}{query}",
         headers=tuple(_headers(request)),

@@ -1,8 +1,8 @@
 """Who a request is: its id, and what became of it, known to everything that runs for it."""
 
+import os
 import re
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from starlette.types import Scope
 
 from sglk.engine.about import requests_at_work
+from sglk.server.headers import header_of
 from sglk.server.latency import RequestClock
 
 HEADER = b"x-request-id"
@@ -40,10 +41,15 @@ class RequestRecord:
     """Times and counts of each answer."""
 
 
+def new_hex() -> str:
+    """Return 32 random hexadecimal digits, by which something can be called."""
+    return os.urandom(16).hex()
+
+
 def new_record(scope: Scope) -> RequestRecord:
     """Return the record of a request that has just arrived, and make it the current one."""
-    given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    request_id = given.decode() if _SANE.fullmatch(given) else uuid.uuid4().hex
+    given = header_of(scope, HEADER)
+    request_id = given.decode() if given is not None and _SANE.fullmatch(given) else new_hex()
     record = RequestRecord(request_id, scope["method"], scope["path"])
     # Never reset: each request is a task with a context of its own, in which the server's last words are said too.
     _CURRENT.set(record)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -13,9 +14,13 @@ from starlette.types import Receive, Scope, Send
 from sglk.errors import RequestError
 from sglk.server.counting import set_failure, set_outcome
 from sglk.server.errors import error_body
+from sglk.server.interruption import Interruption
 from sglk.server.request_record import current_request_id
 
 T = TypeVar("T")
+
+WATCH_AFTER_S = 0.05
+"""When it is first looked whether the client is still there: most short answers are complete by then."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -47,22 +52,38 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
 
     The request body must have been read: from then on the server's `receive` only reports the disconnect.
     """
-    worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if not worker.done():
-            raise ClientDisconnect
-        return worker.result()
-    finally:
-        worker.cancel()
-        watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
+    with _Departure(receive):
+        return await work
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Departure(Interruption):
+    """Ends what the current task waits for when the client leaves."""
+
+    def __init__(self, receive: Receive) -> None:
+        super().__init__()
+        self._receive = receive
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> "_Departure":
+        super().__enter__()
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch)
+        return self
+
+    def _watch(self) -> None:
+        self._watcher = asyncio.ensure_future(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.end_by(ClientDisconnect())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        super().__exit__(kind, error, trace)
 
 
 class EventStream(Response):
