@@ -139,9 +139,12 @@ def page_table(pages: Sequence[Sequence[int]], kv_lens_B: IntArray, page_size: i
 
 def new_slots(query_lens_B: IntArray, kv_lens_B: IntArray, table_BP: IntArray, page_size: int) -> IntArray:
     """Return the slots of the tokens that the step computes, all rows in order [T]."""
-    rows_T = np.repeat(np.arange(len(query_lens_B)), query_lens_B)
-    ends_B = np.cumsum(query_lens_B)
-    # The last query of a row is its last token, so a query's position counts back from the end of the row.
-    positions_T = np.arange(len(rows_T)) - ends_B[rows_T] + kv_lens_B[rows_T]
+    if query_lens_B.max(initial=0) == 1:
+        rows_T, positions_T = np.arange(len(query_lens_B)), kv_lens_B - 1
+    else:
+        rows_T = np.repeat(np.arange(len(query_lens_B)), query_lens_B)
+        ends_B = np.cumsum(query_lens_B)
+        # The last query of a row is its last token, so a query's position counts back from the end of the row.
+        positions_T = np.arange(len(rows_T)) - ends_B[rows_T] + kv_lens_B[rows_T]
     slots_T: IntArray = table_BP[rows_T, positions_T // page_size] * page_size + positions_T % page_size
     return slots_T

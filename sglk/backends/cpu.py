@@ -13,15 +13,17 @@ from sglk.backends.base import Capabilities, DeviceBackend, DeviceGraph, DeviceI
 from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.recording import record
+from sglk.backends.cpu_kernels.registration import PROVIDER as KERNELS
 from sglk.backends.cpu_kernels.registration import register_cpu_kernels
+from sglk.backends.cpu_ops import PROVIDER as TORCH
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
 from sglk.backends.host_memory import host_memory, peak_resident_bytes
-from sglk.backends.ops import Denial, Fallback, OpRegistry
+from sglk.backends.ops import REFERENCE, BoundOp, Denial, Fallback, OpRegistry
 from sglk.backends.processor import processor_name
 from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.schema import ChipConfig
-from sglk.errors import CapacityError, ConfigError
+from sglk.errors import BackendError, CapacityError, ConfigError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -133,10 +135,14 @@ class CpuBackend(DeviceBackend):
             return runnable()
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
-        """Do the work of `runnable` and write its calls down; raises BackendError where the host reads numbers."""
+        """Do the work of `runnable` and write its calls down.
+
+        Raises BackendError where the host reads numbers, or an op is not sglk's: nobody knows what else that does.
+        """
         if self._calls is None:
             return super().capture_graph(runnable)
-        return record(self._calls, runnable)
+        with self.ops.observed(_run_own):
+            return record(self._calls, runnable)
 
     def synchronize(self) -> None:
         """Return at once: work is done when the call that asked for it returns."""
@@ -153,3 +159,10 @@ class CpuBackend(DeviceBackend):
             sdk=f"torch {torch.__version__}",
             details={"threads": str(self.num_threads), "instructions": torch.backends.cpu.get_cpu_capability()},
         )
+
+
+def _run_own(bound: BoundOp[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run what is bound; raises BackendError for what others have registered."""
+    if (provider := bound.choice.provider) not in (KERNELS, TORCH, REFERENCE):
+        raise BackendError(f"op {bound.op.name!r} of {provider!r} may do more than its calls show")
+    return bound.function(*args, **kwargs)

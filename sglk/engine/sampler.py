@@ -1,5 +1,6 @@
 """Choosing the next token of each row. Letters: B rows, V vocabulary, N single logits, M rows with a mask."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,7 +59,7 @@ class Sampler:
     def pick(self, logits_BV: torch.Tensor, rows: Sequence[BatchRow], changes: LogitChanges) -> list[RowResult]:
         """Return a token per row, or NOT_FINITE; `logits_BV` have been changed as `changes` says."""
         best_B, ids_B = self._greedy(logits_BV)
-        finite: list[bool] = best_B.isfinite().tolist()
+        finite = [math.isfinite(best) for best in best_B.tolist()]
         results: list[RowResult] = ids_B.tolist()
         drawn = [index for index, row in enumerate(rows) if finite[index] and draws(row)]
         if drawn:

@@ -1,5 +1,6 @@
 """A batch laid out as arrays. Letters: T tokens, B rows, L lines of logits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from sglk.attention.base import AttentionStep
 from sglk.backends.rows import IntArray
-from sglk.engine.batch import Batch
+from sglk.engine.batch import Batch, BatchRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Step:
 def lay_out(batch: Batch) -> Step:
     """Return the arrays of `batch`."""
     rows = batch.rows
+    if not batch.num_prefills:
+        return _lay_out_decodes(rows)
     lens_B = np.array([len(row.input_ids) for row in rows], np.int64)
     starts_B = np.array([row.start for row in rows], np.int64)
     ends_B = np.cumsum(lens_B)
@@ -50,3 +53,12 @@ def lay_out(batch: Batch) -> Step:
     scored = [first + place - row.start for row, first in zip(rows, first_B, strict=True) for place in row.scored]
     attention = AttentionStep(lens_B, starts_B + lens_B, [row.pages for row in rows], batch.num_prefills)
     return Step(ids_T, positions_T, rows_T, attention, np.array(drawn + scored, np.int64), len(drawn))
+
+
+def _lay_out_decodes(rows: Sequence[BatchRow]) -> Step:
+    """Return the same of rows that each decode their last token: what most steps are, and the shortest take."""
+    ids_B = np.array([row.input_ids[0] for row in rows], np.int64)
+    positions_B = np.array([row.start for row in rows], np.int64)
+    rows_B = np.arange(len(rows))
+    attention = AttentionStep(np.ones_like(rows_B), positions_B + 1, [row.pages for row in rows], 0)
+    return Step(ids_B, positions_B, rows_B, attention, rows_B, len(rows))

@@ -23,9 +23,11 @@ class RotaryEmbedding:
     def __call__(self, positions_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos_TD and sin_TD, each angle twice, for the half-split order of GPT-NeoX."""
         frequencies = self.frequencies_R if self._dynamic is None else self._dynamic(positions_T)
-        angles_TR = positions_T.float().unsqueeze(1) * frequencies
-        angles_TD = torch.cat((angles_TR, angles_TR), dim=-1)
-        cos_TD, sin_TD = angles_TD.cos() * self.amplitude, angles_TD.sin() * self.amplitude
+        angles_TR = positions_T.unsqueeze(1) * frequencies
+        cos_TR, sin_TR = angles_TR.cos(), angles_TR.sin()
+        if self.amplitude != 1.0:
+            cos_TR, sin_TR = cos_TR * self.amplitude, sin_TR * self.amplitude
+        cos_TD, sin_TD = torch.cat((cos_TR, cos_TR), dim=-1), torch.cat((sin_TR, sin_TR), dim=-1)
         return cos_TD.to(self.dtype), sin_TD.to(self.dtype)
 
 

@@ -121,3 +121,22 @@ def test_logprobs_of_a_row_that_is_alone_are_those_it_has_among_others() -> None
         for row in range(rows)
     ]
     assert torch.equal(torch.cat(alone), together)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 7, 8, 50, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_highest_logit(vocabulary: int, dtype: torch.dtype) -> None:
+    if isinstance(kernels(), str):
+        pytest.skip("there is no C compiler")
+    run = CpuBackend().ops.select(sampling_ops.greedy, vocab_size=vocabulary, dtype="fp32")
+    assert run.choice.provider == PROVIDER
+    # Few different numbers, so that many are equal.
+    logits_BV = torch.randint(-3, 3, (12, vocabulary + 3), generator=torch.manual_seed(vocabulary)).to(dtype)
+    logits_BV[1] = -torch.inf
+    logits_BV[2, vocabulary // 2] = torch.inf
+    logits_BV[3, vocabulary // 2] = torch.nan
+    logits_BV[4] = torch.nan
+    logits_BV = logits_BV[:, :vocabulary]
+    for got, wanted in zip(run(logits_BV), sampling_ops.greedy.reference(logits_BV), strict=True):
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got.nan_to_num(9), wanted.nan_to_num(9)) if got.is_floating_point() else got.equal(wanted)

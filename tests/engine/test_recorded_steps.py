@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from sglk.backends import reference
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.ops import Op
 from sglk.config.schema import ModelConfig, RuntimeConfig
+from sglk.engine import decode_graphs
 from sglk.engine.decode_graphs import DecodeGraphs
 from sglk.engine.runner import ModelRunner
 from sglk.engine.step import Step
@@ -23,8 +26,10 @@ PROMPTS = {
 }
 
 
-def rig(folder: Path, **settings: Any) -> Rig:
+def rig(folder: Path, offered: tuple[Op[..., Any], str] | None = None, **settings: Any) -> Rig:
     backend, runtime = CpuBackend(num_threads=1), RuntimeConfig(**settings)
+    if offered is not None:
+        backend.ops.register(offered[0], offered[1], offered[0].reference)
     if not backend.capabilities.graph_capture:
         pytest.skip("there is no C compiler")
     model = load_model(ModelConfig(name="tiny", path=str(folder)), runtime, backend).model
@@ -78,6 +83,31 @@ def test_logits_are_those_of_calls_from_python(
     assert sum(repeated for repeated, _ in steps) > 20
 
 
+def test_the_graph_used_longest_ago_makes_way(
+    tmp_path: Path, steps: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "MAX_GRAPHS", 2)
+    one = rig(write_tiny_model(tmp_path))
+    expected = answers(one, "a")
+    answers(one, "ab")
+    answers(one, "abc")
+    one.cache.flush()
+    assert answers(one, "a") == expected
+    assert [rows for repeated, rows in steps if not repeated] == [1, 2, 3, 1]
+
+
+def test_graphs_share_their_memory(tmp_path: Path) -> None:
+    one = rig(write_tiny_model(tmp_path))
+    answers(one, "abcde")
+    room = one.runner.backend._calls.room
+    held = sum(len(block) for block in room._blocks.values())
+    for names in ("a", "ab", "abc", "abcd"):
+        one.cache.flush()
+        answers(one, names)
+    assert sum(len(block) for block in room._blocks.values()) == held
+    assert sum(len(free) for free in room._free.values()) == len(room._blocks)
+
+
 def test_switched_off_nothing_is_recorded(tmp_path: Path, steps: list[tuple[bool, int]]) -> None:
     answers(rig(write_tiny_model(tmp_path), disable_cuda_graph=True), "ab")
     assert not steps
@@ -105,10 +135,18 @@ def test_what_cannot_be_repeated_is_not_recorded(
     ]
 
 
+def test_a_step_with_an_op_of_others_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_tiny_model(tmp_path)
+    with caplog.at_level(logging.INFO):
+        one = rig(folder, offered=(reference.silu_and_mul, "vendor"))
+        assert answers(one, "ab") == answers(rig(folder), "ab")
+    assert "kernel by kernel: op 'silu_and_mul' of 'vendor' may do more than its calls show" in caplog.text
+
+
 def test_without_own_kernels_nothing_is_recorded() -> None:
     backend = CpuBackend(kernels="none")
     assert not backend.capabilities.graph_capture
-    with pytest.raises(BackendError, match="captures no graphs; set runtime.disable_cuda_graph=true"):
+    with pytest.raises(BackendError, match="captures no graphs; set runtime"):
         backend.capture_graph(lambda: torch.zeros(1))
 
 

@@ -21,7 +21,8 @@ class Calls:
             if function is not None:
                 function.restype, function.argtypes = None, [LETTERS[letter] for letter in signature]
                 self._functions[name] = function
-        self._room = Room()
+        self.room = Room()
+        """Memory of recorded steps."""
         self._program: Program | None = None
 
     @property
@@ -39,7 +40,7 @@ class Calls:
         """Return memory for a result; that of a recorded step is its own as long as anybody holds the tensor."""
         if self._program is None:
             return torch.empty(shape, dtype=dtype)
-        return self._room.empty(shape, dtype)
+        return self.room.empty(shape, dtype)
 
     def begin(self) -> Program:
         """Write down what is called from now on."""

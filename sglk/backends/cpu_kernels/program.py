@@ -67,12 +67,28 @@ class TorchCall:
     def __init__(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         self._function, self._args, self._kwargs = function, args, kwargs
         self._results = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
+        self._into = _variant_that_writes(function)
+        if self._into is not None:
+            self._kwargs = {**kwargs, "out": result}
 
     def __call__(self) -> None:
         """Compute again."""
+        if self._into is not None:
+            self._into(*self._args, **self._kwargs)
+            return
         again = tree_flatten(self._function(*self._args, **self._kwargs))[0]
         tensors = (each for each in again if isinstance(each, torch.Tensor))
         for held, new in zip(self._results, tensors, strict=True):
             # An op that writes to an argument returns that.
             if new is not held:
                 held.copy_(new)
+
+
+def _variant_that_writes(function: Any) -> Any:
+    """Return the variant of an op that puts its one result where it is told, or None."""
+    variant = getattr(function.overloadpacket, "out", None)
+    if variant is None:
+        return None
+    *taken, _ = ((each.name, str(each.type)) for each in variant._schema.arguments)
+    same = taken == [(each.name, str(each.type)) for each in function._schema.arguments]
+    return variant if same and not function._schema.is_mutable else None

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.program import Program
@@ -66,7 +66,10 @@ class TorchCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(calls: Calls, runnable: Callable[[], T]) -> RecordedWork[T]:
-    """Do the work of `runnable` and record it; raises BackendError where it cannot be repeated."""
+    """Do the work of `runnable` and record it; raises BackendError where it cannot be repeated.
+
+    All that is recorded shares its memory, results too: they hold until anything else is recorded or repeated.
+    """
     program = calls.begin()
     try:
         with torch.inference_mode(), NoHostReads(), TorchCalls(program):
@@ -74,7 +77,8 @@ def record(calls: Calls, runnable: Callable[[], T]) -> RecordedWork[T]:
     finally:
         calls.end()
     program.finish()
-    return RecordedWork(program, result)
+    shared = tree_map(lambda each: calls.room.shared(each) if isinstance(each, torch.Tensor) else each, result)
+    return RecordedWork(program, shared)
 
 
 def _is_view(result: Any, args: Sequence[Any]) -> bool:

@@ -43,6 +43,7 @@ OPS: tuple[Op[..., Any], ...] = (
     moe_ops.add_gated,
     run_quantised_experts,
     sampling_ops.sample,
+    sampling_ops.greedy,
 )
 
 
@@ -96,7 +97,9 @@ def _register(ops: OpRegistry, calls: Calls) -> None:
     offer(reference.add_rms_norm, elementwise.add_rms_norm, (0, 1, 2))
     offer(reference.rope, elementwise.rope, (0, 1, 2))
     offer(reference.silu_and_mul, elementwise.silu_and_mul, (0,))
-    ops.register(sampling_ops.sample, PROVIDER, SamplingKernel(calls).sample, DTYPES)
+    sampling = SamplingKernel(calls)
+    ops.register(sampling_ops.sample, PROVIDER, sampling.sample, DTYPES)
+    ops.register(sampling_ops.greedy, PROVIDER, sampling.greedy, DTYPES)
     offer(moe_ops.add_gated, elementwise.add_gated, (0, 1, 2))
 
 

@@ -1,4 +1,4 @@
-"""Drawing tokens with an own kernel. Letters: B rows, V vocabulary."""
+"""Choosing tokens with own kernels. Letters: B rows, V vocabulary."""
 
 import torch
 
@@ -9,10 +9,22 @@ LANES = 8
 
 
 class SamplingKernel:
-    """The C function: it sorts only those ids among which what top_k and top_p keep ends."""
+    """The C functions; the one that draws sorts only those ids among which what top_k and top_p keep ends."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+
+    def greedy(self, logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return best_B and ids_B."""
+        logits_BV, dtype = logits_BV.float(), logits_BV.dtype
+        if logits_BV.stride(1) != 1:
+            logits_BV = logits_BV.contiguous()
+        rows, vocabulary = logits_BV.shape
+        best_B, ids_B = self._calls.empty(rows), self._calls.empty(rows, dtype=torch.int64)
+        pointers = (best_B.data_ptr(), ids_B.data_ptr())
+        threads = torch.get_num_threads()
+        self._calls("greedy", logits_BV.data_ptr(), logits_BV.stride(0), rows, vocabulary, *pointers, threads)
+        return best_B.to(dtype), ids_B
 
     def sample(
         self,

@@ -24,6 +24,7 @@ SIGNATURES = {
         "attention_decode": "i pn pppp pnn p nn nnn f p pn p i",
         "attention_prefill": "i pn pppp pnn pp nn nnn f p pn p i",
         "sample": "pnnn ppppp p p i",
+        "greedy": "pnnn pp i",
     }.items()
 }
 """Of each function `sglk_*` that returns nothing: p = pointer, n = size_t, i = int, f = float."""
