@@ -1,13 +1,15 @@
-"""What the server takes besides the model: plain requests and streamed tokens a second, on a device that costs nothing.
+"""What the server takes besides the model: plain requests and streamed tokens a second, where the model costs nothing.
 
-The server is real, with `backend=sim backend.options.speed=0`: tokenising, scheduling, detokenising and HTTP are done,
-the model is not. The client writes prepared bytes and looks only for where answers end. Beside the rates, which want
-two quiet cores, stands the processor time of the server, which neighbours hardly change.
+The server is `benchmarks.null_server`: tokenising, scheduling, detokenising and HTTP are done, the model is not. The
+client writes prepared bytes and looks only for where answers end; it has the same two cores, so its own processor time
+is told too. Beside the rates, which want quiet cores, stands the processor time of the server, which neighbours change
+less.
 """
 
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +17,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.result import Row, main
-from sglk.bench.target import LaunchedServer
+from sglk.bench.target import READY_LINE
+from sglk.child import ChildProcess
 
 PLAIN_BAR = 1500.0
 STREAMED_BAR = 20_000.0
@@ -23,52 +26,51 @@ CONNECTIONS = 64
 STREAM_TOKENS = 128
 WORDS = (
     "chip=cpu",
-    "backend=sim",
-    "backend.options.speed=0",
     "model=smollm2",
     "profiles=none",
+    "server.host=127.0.0.1",
     "server.port=0",
     f"runtime.max_running_requests={2 * CONNECTIONS}",
 )
 PROMPT = "Once upon a time there was a river that knew every village on its way to the sea."
 LAST_CHUNK = b"0\r\n\r\n"
+START_S = 60.0
 
 
 def measure(quick: bool) -> list[Row]:
     """Serve each kind of request over and over on as many connections as a busy gateway has."""
-    plain, streams = (200, 4) if quick else (15_000, 16 * CONNECTIONS)
-    with tempfile.TemporaryDirectory() as folder:
-        server = LaunchedServer(WORDS, log=Path(folder) / "log")
-        try:
-            return asyncio.run(_rates(server, plain, streams))
-        finally:
-            server.close()
+    plain, streams = (2000, 4 * CONNECTIONS) if quick else (15_000, 32 * CONNECTIONS)
+    command = [sys.executable, "-u", "-m", "benchmarks.null_server", *WORDS]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ChildProcess(command, log=Path(folder) / "log", label="the server") as server,
+    ):
+        url = json.loads(server.wait_for_line(READY_LINE, timeout_s=START_S).group(1))["url"]
+        return asyncio.run(_rates(url, server.pid, plain, streams))
 
 
-async def _rates(server: LaunchedServer, plain: int, streams: int) -> list[Row]:
-    url = urlsplit(server.url)
-    assert url.hostname is not None
-    assert url.port is not None
-    clients = [await Client.connect(url.hostname, url.port) for _ in range(CONNECTIONS)]
+async def _rates(url: str, pid: int, plain: int, streams: int) -> list[Row]:
+    address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
+    clients = [await Client.connect(address.hostname, address.port) for _ in range(CONNECTIONS)]
     once = _request({"prompt": PROMPT, "max_tokens": 1, "temperature": 0})
     long = _request({"prompt": PROMPT, "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True})
-    await _all(clients, CONNECTIONS, lambda client: client.plain(once))
-    await _all(clients, 4, lambda client: client.stream(long))
-    pid = server.pid
-    wall_s, cpu_s = await _timed(pid, _all(clients, plain, lambda client: client.plain(once)))
-    rows = [
-        Row("plain requests, one token each", plain / wall_s, "req/s", "bar, at least", PLAIN_BAR),
-        Row("server's processor time per plain request", cpu_s / plain * 1e6, "us", "bar, two cores", 2e6 / PLAIN_BAR),
-    ]
-    wall_s, cpu_s = await _timed(pid, _all(clients, streams, lambda client: client.stream(long)))
-    tokens = streams * STREAM_TOKENS
+    rows = []
+    for name, unit, tokens, bar, count, ask in (
+        ("plain request", "req/s", 1, PLAIN_BAR, plain, lambda client: client.plain(once)),
+        ("streamed token", "tok/s", STREAM_TOKENS, STREAMED_BAR, streams, lambda client: client.stream(long)),
+    ):
+        await _all(clients, 2 * CONNECTIONS, ask)
+        wall_s, server_s, client_s = (each / count / tokens for each in await _timed(pid, _all(clients, count, ask)))
+        rows += [
+            Row(f"{name}s, {CONNECTIONS} connections", 1 / wall_s, unit, "bar, at least", bar),
+            Row(f"server's processor time per {name}", server_s * 1e6, "us"),
+            Row(f"client's processor time per {name}", client_s * 1e6, "us"),
+        ]
     for client in clients:
         client.close()
-    return [
-        *rows,
-        Row(f"streamed tokens, {CONNECTIONS} streams", tokens / wall_s, "tok/s", "bar, at least", STREAMED_BAR),
-        Row("server's processor time per token", cpu_s / tokens * 1e6, "us", "bar, two cores", 2e6 / STREAMED_BAR),
-    ]
+    return rows
 
 
 def _request(body: dict[str, object]) -> bytes:
@@ -90,11 +92,11 @@ async def _all(clients: list["Client"], count: int, ask: Callable[["Client"], Aw
     await asyncio.gather(*map(keep_asking, clients))
 
 
-async def _timed(pid: int, work: Awaitable[None]) -> tuple[float, float]:
-    """Return the time that passes, and that which the server computes, in seconds."""
-    start, before = time.perf_counter(), _cpu_s(pid)
+async def _timed(pid: int, work: Awaitable[None]) -> tuple[float, float, float]:
+    """Return the time that passes, that which the server computes, and that which this client does, in seconds."""
+    start, server, client = time.perf_counter(), _cpu_s(pid), time.process_time()
     await work
-    return time.perf_counter() - start, _cpu_s(pid) - before
+    return time.perf_counter() - start, _cpu_s(pid) - server, time.process_time() - client
 
 
 def _cpu_s(pid: int) -> float:

@@ -71,7 +71,13 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 
 def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
     """Return the application that serves `deployment`, whose engine runs; `on_end` is told of every request's end."""
-    app = FastAPI(title="sglk", version=sglk.__version__, description="OpenAI and native API of one served model.")
+    app = FastAPI(
+        title="sglk",
+        version=sglk.__version__,
+        description="OpenAI and native API of one served model.",
+        # Newer FastAPI has its own, which it looks for with each request; sglk's is `sglk.server.tracing`.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
     app.state.deployment = deployment
     gateway = isinstance(deployment, Gateway)
     for router in GATEWAY_ROUTERS if gateway else ROUTERS:

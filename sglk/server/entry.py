@@ -51,6 +51,8 @@ class Entry:
         self.bridge = EngineBridge(
             self.fleet.router, self.open_limit, self.latency, self.config.server.request_timeout_s
         )
+        self.session_header = self.config.router.session_header.lower().encode()
+        """As requests carry it."""
         self.history = History()
         """What the metrics said lately."""
         self.feed = LiveFeed()

@@ -22,11 +22,20 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._second, self._written = -1, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the local time, as the standard library has it, which would write each line's second anew."""
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._written = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+        return f"{self._written},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
         # A message may repeat what a client sent, which shall not look like a line of its own.
-        record.message = record.message.translate(_ESCAPED)
+        if not record.message.isprintable():
+            record.message = record.message.translate(_ESCAPED)
         ids, line = ids_told_of(), super().formatMessage(record)
         more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
         return f"{line} [{', '.join(ids[:SHOWN])}{more}]" if ids else line
@@ -66,6 +75,8 @@ FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
 
 def set_up_logging(level: str, log_format: str) -> None:
     """Write to standard error: what sglk says from `level` on, and warnings of everybody else."""
+    # Who logged from which process, thread and task no line says, and to find out takes longer than to write one.
+    logging.logProcesses = logging.logThreads = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
     handler.setFormatter(FORMATTERS[log_format]())
     # Does nothing where the program around has set up its own.

@@ -1,12 +1,13 @@
 """One deployment from configuration to a served port."""
 
+import gc
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from sglk.cluster.fleet import Fleet
+from sglk.cluster.fleet import Fleet, LaunchReplica
 from sglk.config.fleet import ReplicaConfig, alone
 from sglk.config.schema import ServeConfig
 from sglk.engine.engine import Engine
@@ -16,6 +17,7 @@ from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
+from sglk.server.entry import Entry
 from sglk.server.gateway import all_elsewhere, load_gateway
 from sglk.server.http_server import HttpServer
 from sglk.server.logs import set_up_logging
@@ -29,20 +31,30 @@ FROZEN_S = 30.0
 """How much longer than a step may take nothing at all may run: a busy machine lets a thread wait."""
 
 
-def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[ReplicaConfig]) -> None:
+def serve(
+    config: ServeConfig,
+    profile_path: Path | None,
+    replicas: Sequence[ReplicaConfig],
+    launch: LaunchReplica | None = None,
+) -> None:
     """Serve `config` by `replicas` until a signal ends it; `profile_path` is the file of the profile in use.
 
     The port is taken first and opens last: a conflict shows before weights are loaded, and whoever can connect gets
-    answers.
+    answers. `launch` brings engines of another kind.
     """
     set_up_logging(config.server.log_level, config.server.log_format)
+    # What is imported by now stays for good: no search for garbage shall stop all requests to look at it.
+    gc.collect()
+    gc.freeze()
     with (
         tracing_to(config.server.otlp_endpoint, config.server.served_model_name or config.model.name) as on_end,
         closing(bind(config.server.host, config.server.port)) as listener,
     ):
         tls_files(config.server)
-        load = load_gateway if all_elsewhere(replicas) else load_deployment
-        deployment = load(config, profile_path, replicas)
+        if all_elsewhere(replicas):
+            deployment: Entry = load_gateway(config, profile_path, replicas)
+        else:
+            deployment = load_deployment(config, profile_path, replicas, launch)
         deployment.fleet.start()
         url = url_of(listener, scheme_of(config.server))
 
@@ -57,13 +69,19 @@ def serve(config: ServeConfig, profile_path: Path | None, replicas: Sequence[Rep
 
 
 def load_deployment(
-    config: ServeConfig, profile_path: Path | None = None, replicas: Sequence[ReplicaConfig] | None = None
+    config: ServeConfig,
+    profile_path: Path | None = None,
+    replicas: Sequence[ReplicaConfig] | None = None,
+    launch: LaunchReplica | None = None,
 ) -> Deployment:
-    """Load model and chat template, start the engines and see each generate; `replicas` = None: `config` alone."""
+    """Load model and chat template, start the engines and see each generate; `replicas` = None: `config` alone.
+
+    `launch` brings engines of another kind.
+    """
     if config.server.chat_template is not None:
         # Weights may take minutes; a file of the user's is worth a look before.
         check_chat_template(config.server.chat_template)
-    fleet = Fleet(replicas or alone(config), config.router, launch_replica)
+    fleet = Fleet(replicas or alone(config), config.router, launch or launch_replica)
     try:
         tokenizer = fleet.first.tokenizer
         template = load_chat_template(tokenizer, config.server.chat_template)

@@ -9,8 +9,7 @@ from sglk.server.headers import header_of
 
 def session_header(request: Request) -> str | None:
     """Return what the request has in `router.session_header`."""
-    name = entry_of(request).config.router.session_header.lower().encode()
-    given = header_of(request.scope, name)
+    given = header_of(request.scope, entry_of(request).session_header)
     return None if given is None else given.decode("latin-1")
 
 
@@ -19,5 +18,5 @@ def session_of(request: Request, body: Body) -> str | None:
     given = session_header(request)
     if given:
         return given
-    user = getattr(body, "user", None)
+    user = (body.model_extra or {}).get("user")
     return user if isinstance(user, str) and user else None
