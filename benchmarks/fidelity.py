@@ -1,9 +1,9 @@
 """How far the simulator may be trusted: its predictions against `sglk bench` on this machine's processor.
 
-Each model is calibrated once. Then settings, loads and workloads that the calibration has not seen are predicted, and
-measured on a running server with the load generator of `sglk bench`: all of them in turn, several times over and every
-other time backwards, since a machine is not as fast at all times. The median counts. Needs a machine on which nothing
-else runs, for about 20 minutes.
+In each of several rounds a model is calibrated, and settings, loads and workloads that the calibration has not seen are
+predicted, then measured on a running server with the load generator of `sglk bench`: all of them in turn, every other
+round backwards. A machine is not as fast at all times, so the median of the rounds counts, of predictions and of
+measurements. Needs a machine on which nothing else runs, for about 16 minutes.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.fidelity_cells import BASE, CELLS, MODELS, QUICK, Cell
@@ -31,8 +31,14 @@ TAU_BAR, REGRET_BAR = 0.85, 0.03
 ROUNDS, QUICK_ROUNDS = 3, 2
 DEVICE = ("chip=cpu", "runtime.tp_size=1")
 COMMON = (*DEVICE, "profiles=none")
-EFFORT = ("calibrate.time_s=75", "calibrate.repeats=4", "calibrate.context_length=1024")
-QUICK_EFFORT = ("calibrate.time_s=15", "calibrate.repeats=2", "calibrate.context_length=256")
+EFFORT = (
+    "calibrate.time_s=24",
+    "calibrate.repeats=1",
+    "calibrate.context_length=1024",
+    "calibrate.longest_step_s=1",
+)
+"""Of one round."""
+QUICK_EFFORT = ("calibrate.time_s=10", "calibrate.repeats=1", "calibrate.context_length=256")
 
 _BELOW = ("ttft_s_p99",)
 """Metrics that mean something below saturation only."""
@@ -41,14 +47,20 @@ _BELOW = ("ttft_s_p99",)
 def measure(quick: bool) -> list[Row]:
     """Calibrate, predict and measure."""
     cells = QUICK if quick else CELLS
+    effort, rounds = (QUICK_EFFORT, QUICK_ROUNDS) if quick else (EFFORT, ROUNDS)
     points: list[Point] = []
     with _own_folder() as folder:
         for model in dict.fromkeys(cell.model for cell in cells):
-            _calibrate(model, QUICK_EFFORT if quick else EFFORT)
+            _calibrate(model, effort)
             asked = [each for cell in cells if cell.model == model for each in _questions(cell)]
-            with LaunchedServer(_server_words(model), log=folder / f"{model}.log") as server:
-                rounds = [_round(asked, server, number) for number in range(QUICK_ROUNDS if quick else ROUNDS)]
-            points += [each.answered([round_[each] for round_ in rounds]) for each in asked]
+            for number in range(rounds):
+                if number:
+                    _calibrate(model, effort)
+                for each in asked:
+                    each.predict()
+                with LaunchedServer(_server_words(model), log=folder / f"{model}.log") as server:
+                    _measure_round(asked, server, number)
+            points += [each.point() for each in asked]
     return [*_summary(points), *_details(points)]
 
 
@@ -59,27 +71,31 @@ class _Question:
     cell: Cell
     setting: str
     composed: Composed[SimulateConfig]
-    predicted: Figures
+    predicted: list[Figures] = field(default_factory=list)
+    measured: list[Figures] = field(default_factory=list)
 
-    def answered(self, runs: Sequence[Figures]) -> Point:
-        return Point(self.cell.model, self.cell.name, self.setting, self.cell.saturated, runs, self.predicted)
+    def predict(self) -> None:
+        """Ask the simulator, with the calibration that there is now."""
+        found = simulate(self.composed.config, replica_configs(self.composed))
+        self.predicted.append(_figures(found.summary))
+
+    def point(self) -> Point:
+        """Return what came out."""
+        cell = self.cell
+        return Point(cell.model, cell.name, self.setting, cell.saturated, self.measured, self.predicted)
 
 
 def _questions(cell: Cell) -> Iterator[_Question]:
     rate = None if cell.load is None else cell.load * _capacity(cell)
     for name, changes in cell.settings.items():
-        composed = _composed(cell, rate, changes)
-        predicted = simulate(composed.config, replica_configs(composed)).summary
-        yield _Question(cell, name, composed, _figures(predicted))
+        yield _Question(cell, name, _composed(cell, rate, changes))
 
 
-def _round(asked: Sequence[_Question], server: Target, number: int) -> dict[_Question, Figures]:
+def _measure_round(asked: Sequence[_Question], server: Target, number: int) -> None:
     """Measure everything once, every other time backwards."""
-    found = {}
     for each in asked if number % 2 == 0 else reversed(asked):
         print(f"  round {number + 1}: {each.cell.model}, {each.cell.name}, {each.setting}", file=sys.stderr, flush=True)
-        found[each] = _figures(_measured(server, each.composed, each.cell.settings[each.setting]))
-    return found
+        each.measured.append(_figures(_measured(server, each.composed, each.cell.settings[each.setting])))
 
 
 def _capacity(cell: Cell) -> float:
@@ -146,6 +162,8 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
         yield Row(f"{metric}: p90 error{where}", found.p90, "")
         noise = spread([share for point in points for share in point.noise(metric)])
         yield Row(f"{metric}: a run from the median of its setting, p90", noise.p90, "")
+        drift = spread([share for point in points for share in point.drift(metric)])
+        yield Row(f"{metric}: a prediction from the median of its calibrations, p90", drift.p90, "")
     for metric in METRICS:
         yield from _ranks(points, metric)
 
@@ -166,7 +184,7 @@ def _ranks(points: Sequence[Point], metric: str) -> Iterator[Row]:
 def _details(points: Sequence[Point]) -> Iterator[Row]:
     for point in points:
         for metric in METRICS:
-            measured, predicted = point.measured(metric), point.predicted[metric]
+            measured, predicted = point.measured(metric), point.predicted(metric)
             if measured is None or predicted is None:
                 continue
             unit = "tok/s" if metric == "output_throughput" else "s"

@@ -66,7 +66,7 @@ _SHARED = (
 )
 _CHAT = (
     "workload=chat",
-    "workload.num_requests=18",
+    "workload.num_requests=30",
     "workload.turns=3",
     "workload.num_prefixes=2",
     "workload.prefix_len=96",
@@ -119,7 +119,7 @@ CELLS = (
     Cell(
         "little memory, 10 at a time",
         "smollm2",
-        _random(20, 96, 96, at_a_time=10),
+        _random(30, 96, 96, at_a_time=10),
         {
             "768 tokens": {"max_total_tokens": 768},
             "768 tokens, bold": {"max_total_tokens": 768, "schedule_conservativeness": 0.2},

@@ -6,11 +6,13 @@ _INTRO = """\
 # How far the simulator may be trusted
 
 Predictions of `sglk simulate`, after `sglk calibrate`, against `sglk bench` on a running server of the same machine.
-The calibration measures single steps and a server at rest; it has seen none of the settings, loads and workloads below.
+The calibration measures single steps and what serving adds to them; it has seen none of the settings, loads and
+workloads below.
 
-Everything is measured in rounds, every other one backwards, and the median counts: a machine is not as fast at all
-times. Settings may differ by less than two runs of one setting do, and then have no order that one could predict. So
-ranks and regret are given twice: over all pairs of settings, and over those which every round orders alike.
+A machine is not as fast at all times. So everything goes in rounds, every other one backwards, each with a calibration
+and a server of its own, and the median counts, of predictions and of measurements. Settings may differ by less than two
+runs of one setting do, and then have no order that one could predict. So ranks and regret are given twice: over all
+pairs of settings, and over those which every round orders alike.
 """
 
 

@@ -23,23 +23,40 @@ class Point:
     saturated: bool
     runs: Sequence[Figures]
     """Of one setting each has been measured in the same rounds as those of the other settings of its cell."""
-    predicted: Figures
+    predictions: Sequence[Figures]
+    """By the calibration of each round."""
 
     def measured(self, metric: str) -> float | None:
         """Return the median of the runs; None where one has no figure."""
-        found = [run[metric] for run in self.runs]
-        known = [value for value in found if value]
-        return statistics.median(known) if len(known) == len(found) else None
+        return _median(self.runs, metric)
+
+    def predicted(self, metric: str) -> float | None:
+        """Return the median of the predictions; None where one has no figure."""
+        return _median(self.predictions, metric)
 
     def error(self, metric: str) -> float | None:
         """Return the relative error of the prediction; None where there is no figure."""
-        measured, predicted = self.measured(metric), self.predicted[metric]
+        measured, predicted = self.measured(metric), self.predicted(metric)
         return None if not measured or predicted is None else abs(predicted - measured) / measured
 
     def noise(self, metric: str) -> list[float]:
         """Return how far each run is from the median, as a share of it."""
-        median = self.measured(metric)
-        return [] if not median else [abs((run[metric] or 0.0) - median) / median for run in self.runs]
+        return _distances(self.runs, metric)
+
+    def drift(self, metric: str) -> list[float]:
+        """Return how far each prediction is from the median, as a share of it."""
+        return _distances(self.predictions, metric)
+
+
+def _median(runs: Sequence[Figures], metric: str) -> float | None:
+    found = [run[metric] for run in runs]
+    known = [value for value in found if value]
+    return statistics.median(known) if len(known) == len(found) else None
+
+
+def _distances(runs: Sequence[Figures], metric: str) -> list[float]:
+    median = _median(runs, metric)
+    return [] if not median else [abs((run[metric] or 0.0) - median) / median for run in runs]
 
 
 @dataclass(frozen=True)
@@ -80,11 +97,11 @@ def regrets(points: Sequence[Point], metric: str, *, told_apart: bool = False) -
     """
     found = []
     for cell in _cells(points):
-        known = [point for point in cell if point.measured(metric) and point.predicted[metric] is not None]
+        known = [point for point in cell if point.measured(metric) and point.predicted(metric) is not None]
         if len(known) < 2:
             continue
         sign = -1 if metric in HIGHER_IS_BETTER else 1
-        chosen = min(known, key=lambda point: sign * (point.predicted[metric] or 0.0))
+        chosen = min(known, key=lambda point: sign * (point.predicted(metric) or 0.0))
         best = min(known, key=lambda point: sign * (point.measured(metric) or 0.0))
         even = told_apart and not _ahead(best, chosen, metric)
         lost = (chosen.measured(metric) or 0.0) - (best.measured(metric) or 0.0)
@@ -96,7 +113,7 @@ def _signs(points: Sequence[Point], metric: str, told_apart: bool) -> Iterator[i
     for cell in _cells(points):
         for one, other in combinations(cell, 2):
             measured = _difference(one.measured(metric), other.measured(metric))
-            predicted = _difference(one.predicted[metric], other.predicted[metric])
+            predicted = _difference(one.predicted(metric), other.predicted(metric))
             if measured is None or predicted is None or not measured:
                 continue
             if told_apart and not _ahead(one, other, metric):

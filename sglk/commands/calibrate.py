@@ -64,9 +64,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, bar: "_Bar") -> ServingRecord:
     directory = Path(flags.config_dir) if flags.config_dir else None
-    runs = ServingRuns(config, flags.arguments, directory, bar.say)
+    runs = ServingRuns(config, flags.arguments, directory, bar.say, bar.progress)
     try:
-        return runs.measure(prices_of(measured.entry, Way.of(config)).step_s)
+        return runs.measure(measured.entry, prices_of(measured.entry, Way.of(config)).step_s)
     except RunError as error:
         raise RunError(f"the steps are kept, but what serving adds was not measured: {error}") from error
 
@@ -123,6 +123,10 @@ class _Bar:
         """Show that `done` of `total` steps are measured."""
         if done == 1:
             self.say("measuring steps")
+        self.progress(done, total)
+
+    def progress(self, done: int, total: int) -> None:
+        """Show that `done` of `total` parts of what is done now are over."""
         self._progress.update(self._task, completed=done, total=total)
 
     def __enter__(self) -> "_Bar":

@@ -1,45 +1,56 @@
-"""The small runs of `sglk bench` that tell a calibration what serving adds to the engine's steps."""
+"""A small load on a server of the deployment that is calibrated: it tells what serving adds to the engine's steps."""
 
+import asyncio
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
-from sglk.bench.record import Record, RequestRecord
-from sglk.bench.run import measure
-from sglk.bench.target import LaunchedServer, Target, override_key
-from sglk.config.bench_schema import LoadConfig, WorkloadConfig
+import httpx
+
+from sglk.bench.api import GenerateApi, error_message
+from sglk.bench.client import Client, Exchange, clock, open_http
+from sglk.bench.prompts import Draw, Prompt, Vocabulary
+from sglk.bench.statement import printable
+from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.errors import RunError
-from sglk.planner.calibration.record import ServingRecord
-from sglk.planner.calibration.serving import DecodeRun, FirstToken, StepTime, serving_time
+from sglk.planner.calibration.record import Entry, ServingRecord
+from sglk.planner.calibration.serving import DecodeRun, Refusal, StepTime, serving_time
 
-_PROMPT = 16
-_ANSWER = 48
-_JOINING, _LEAVING = 12, 4
+_ROUNDS = 4
+_SHARE = 0.5
+"""Of the time for steps, after which no round but the first begins."""
+_TIMEOUT_S = 600.0
+
+_PROMPT, _ANSWER = 16, 40
+_MOST_ROWS = 32
+"""What more requests at a time add follows from the rise."""
+_JOINING, _LEAVING = 8, 4
 """Gaps at the beginning and the end of an answer in which not all requests decode."""
-_FEWEST = 3
-"""Requests of a run in which one decodes at a time."""
 
-_ALONE = 5
-"""Requests that come one at a time."""
+_REFUSALS = 8
+"""Requests in a round that come one at a time, for either length of prompts."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ServingRuns:
-    """A server of the deployment that is calibrated, and the load on it."""
+    """The server, and who asks it."""
 
     config: CalibrateConfig
     words: Sequence[str]
     """What the user typed."""
     config_dir: Path | None
     say: Say
+    on_step: Callable[[int, int], None] = lambda done, total: None
 
-    def measure(self, step: StepTime) -> ServingRecord:
+    def measure(self, entry: Entry, step: StepTime) -> ServingRecord:
         """Return what clients see beyond `step` for each step; raises RunError where the server does not serve."""
         handle, name = tempfile.mkstemp(prefix="sglk-calibrate-", suffix=".log")
         log = Path(name)
@@ -47,48 +58,107 @@ class ServingRuns:
         self.say("starting a server")
         words = [word for word in self.words if override_key(word).partition(".")[0] != "calibrate"]
         with LaunchedServer([*words, "profiles=none"], log=log, config_dir=self.config_dir) as server:
-            found = self._runs(server, step)
+            decodes, refusals = asyncio.run(self._runs(server.url, entry))
+            server.check()
         log.unlink()
-        return found
+        return serving_time(decodes, refusals, step)
 
-    def _runs(self, server: Target, step: StepTime) -> ServingRecord:
-        runtime = self.config.runtime
-        rows = sorted({1, max(1, runtime.max_running_requests // 2), runtime.max_running_requests})
-        self.say(f"serving {' and '.join(map(str, rows))} requests at a time")
-        decodes = [self._decode_run(server, count) for count in rows]
-        limit = self.config.calibrate.context_length - 2
-        long = min(limit, runtime.chunked_prefill_size if runtime.chunked_prefill_size > 0 else limit)
-        self.say(f"serving prompts of {_PROMPT} and {long} tokens, one at a time")
-        firsts = [self._first_token(server, prompt) for prompt in (_PROMPT, long)]
-        return serving_time(
-            decodes, firsts, runtime.chunked_prefill_size if runtime.chunked_prefill_size > 0 else long, step
-        )
+    async def _runs(self, url: str, entry: Entry) -> tuple[list[DecodeRun], list[Refusal]]:
+        counts, longest = self._counts(), _longest(entry)
+        total = _ROUNDS * (len(counts) + 1)
+        self.say(f"serving {' and '.join(map(str, counts))} requests at a time")
+        decodes: list[DecodeRun] = []
+        refusals: list[Refusal] = []
+        began, done = time.monotonic(), count(1)
+        async with open_http(url, self.config.server.api_key) as http:
+            asked = _Questions(http, Vocabulary(entry.numbers["vocab_size"]))
+            await asked.warm_up(counts)
+            for round_ in range(_ROUNDS):
+                if round_ and time.monotonic() - began > _SHARE * self.config.calibrate.time_s:
+                    break
+                for rows in counts:
+                    decodes.append(await asked.together(rows))
+                    self.on_step(next(done), total)
+                for length in (1, longest):
+                    refusals += [await asked.refused(length) for _ in range(_REFUSALS)]
+                self.on_step(next(done), total)
+        return decodes, refusals
 
-    def _decode_run(self, server: Target, rows: int) -> DecodeRun:
-        requests = self._run(server, _FEWEST if rows == 1 else rows, rows, _PROMPT, _ANSWER)
+    def _counts(self) -> list[int]:
+        most = min(_MOST_ROWS, self.config.runtime.max_running_requests)
+        return sorted({1, max(1, most // 4), max(1, most // 2), most})
+
+
+def _longest(entry: Entry) -> int:
+    """Return the tokens of the longest context that a step was measured with."""
+    return max(max([*point.decodes, *(context for _, context in point.prefills)]) for point in entry.points)
+
+
+class _Questions:
+    """Requests to one server, and the times of its answers."""
+
+    def __init__(self, http: httpx.AsyncClient, vocabulary: Vocabulary) -> None:
+        self._http = http
+        self._api = GenerateApi()
+        self._client = Client(http, self._api, None, _TIMEOUT_S)
+        self._vocabulary = vocabulary
+        self._numbers = count()
+
+    async def warm_up(self, counts: Sequence[int]) -> None:
+        """Have the engine prepare what it keeps for so many rows, and the server what it does for a refusal."""
+        for rows in counts:
+            await self._whole_s(rows, 2)
+        await self.refused(1)
+
+    async def together(self, rows: int) -> DecodeRun:
+        """Ask for `rows` answers that come whole, then for as many streams."""
+        whole_s = await self._whole_s(rows, _ANSWER)
+        began = clock()
+        streams = await asyncio.gather(*(self._stream() for _ in range(rows)))
+        streamed_s = statistics.fmean(stream.ended_at - began for stream in streams)
         # While requests join and leave the gaps are others; in between their mean counts, as it does for clients.
-        gaps = [gap for request in requests for gap in request.itl_s[_JOINING:-_LEAVING]]
-        return DecodeRun(rows, _PROMPT + _ANSWER // 2, statistics.fmean(gaps))
+        gap_s = statistics.fmean(gap for stream in streams for gap in stream.answer.gaps_s[_JOINING:-_LEAVING])
+        return DecodeRun(rows, _PROMPT + _ANSWER // 2, gap_s, (streamed_s - whole_s) / (_ANSWER - 1))
 
-    def _first_token(self, server: Target, prompt: int) -> FirstToken:
-        requests = self._run(server, _ALONE, 1, prompt, 2)
-        return FirstToken(prompt, statistics.median(each.ttft_s for each in requests if each.ttft_s is not None))
+    async def refused(self, length: int) -> Refusal:
+        """Send a prompt of `length` tokens the last of which does not exist."""
+        prompt = Prompt((*self._vocabulary.draw(Draw("calibration"), length - 1), self._vocabulary.size))
+        began = clock()
+        response = await self._post(self._api.body(prompt, 1, None))
+        if response.status_code != 400:
+            raise RunError(f"a prompt with token {self._vocabulary.size} came to {_said(response)}")
+        return Refusal(length, clock() - began)
 
-    def _run(self, server: Target, requests: int, concurrency: int, prompt: int, answer: int) -> list[RequestRecord]:
-        workload = WorkloadConfig(
-            name="calibration",
-            kind="random",
-            num_requests=requests,
-            input_len=prompt,
-            output_len=answer,
-            concurrency=concurrency,
-            warmup_requests=1,
-        )
-        record: Record = measure(server, workload, LoadConfig(api="generate", progress=False))
-        good = [request for request in record.requests if request.phase == "measured" and request.ok]
-        if len(good) < requests:
-            errors = [request.error for request in record.requests if request.error]
-            raise RunError(
-                f"{requests - len(good)} of {requests} requests failed: {errors[0] if errors else 'no answer'}"
-            )
-        return good
+    async def _whole_s(self, rows: int, output_len: int) -> float:
+        """Return the mean time of `rows` answers that come whole."""
+
+        async def one() -> float:
+            began = clock()
+            response = await self._post({**self._api.body(self._prompt(), output_len, None), "stream": False})
+            if response.status_code != 200:
+                raise RunError(f"a request failed: {_said(response)}")
+            return clock() - began
+
+        return statistics.fmean(await asyncio.gather(*(one() for _ in range(rows))))
+
+    async def _stream(self) -> Exchange:
+        exchange = await self._client.send(self._prompt(), _ANSWER)
+        if exchange.status != "ok" or len(exchange.answer.gaps_s) < _ANSWER - 1:
+            raise RunError(f"a request failed: {exchange.error or 'its tokens came several at a time'}")
+        return exchange
+
+    async def _post(self, body: dict[str, object]) -> httpx.Response:
+        try:
+            response = await self._http.post(self._api.path, json=body, timeout=_TIMEOUT_S)
+            # Read as a client does.
+            response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise RunError(f"a request failed: {str(error) or type(error).__name__}") from error
+        return response
+
+    def _prompt(self) -> Prompt:
+        return Prompt(self._vocabulary.draw(Draw("calibration", next(self._numbers)), _PROMPT))
+
+
+def _said(response: httpx.Response) -> str:
+    return f"HTTP {response.status_code}: {error_message(response.json()) or printable(response.text)}"

@@ -7,7 +7,7 @@ from sglk.backends.work import SCHEME_ARITHMETIC
 from sglk.commands.terminal import console, plain_table
 from sglk.config.schema import ChipConfig
 from sglk.planner.calibration.entries import Way, prices_of
-from sglk.planner.calibration.record import Entry
+from sglk.planner.calibration.record import Entry, ServingRecord
 from sglk.planner.calibration.steps import Measured
 from sglk.planner.cost.shape import StepShape
 
@@ -36,12 +36,16 @@ def print_calibration(measured: Measured, way: Way, chip: ChipConfig) -> None:
     for line in doubts(entry):
         screen.print(f"beware: {line}", style="yellow", highlight=False)
     if entry.serving is not None:
-        host = entry.serving.host
-        screen.print(
-            f"serving adds {_ms(host.step_s)} a step, {_ms(host.row_s)} a token of an answer, "
-            f"{_ms(host.prompt_token_s * 1000)} for 1000 prompt tokens, {_ms(entry.serving.arrival_s)} a request",
-            highlight=False,
-        )
+        screen.print(_serving(entry.serving), highlight=False)
+
+
+def _serving(serving: ServingRecord) -> str:
+    host = serving.host
+    error = "" if serving.error is None else f"; cross-validated error of a gap between tokens: {serving.error:.1%}"
+    return (
+        f"serving adds {_ms(host.step_s)} a step, {_ms(host.row_s)} a token of an answer, {_ms(serving.arrival_s)} a "
+        f"request, {_ms(serving.arrival_token_s * 1000)} for 1000 tokens of its prompt{error}"
+    )
 
 
 def doubts(entry: Entry) -> Iterator[str]:

@@ -58,7 +58,8 @@ def _speed(plan: ReplicaPlan, model: CostModel) -> Speed:
     context = prompt + prompt // _HALF
     requests = max(1, min(plan.config.runtime.max_running_requests, plan.found.requests(plan.wanted.context_length)))
     alone, together = (model.step_s(StepShape(decodes=(context,) * rows, logits=rows)) for rows in (1, requests))
-    ttft_s = model.arrival_s + prefill_s(model, prompt, plan.config.runtime) + model.delivery_s
+    arrival_s = model.arrival_s + prompt * model.arrival_token_s
+    ttft_s = arrival_s + prefill_s(model, prompt, plan.config.runtime) + model.delivery_s
     return Speed(model.basis, prompt, ttft_s, context, alone, requests, together)
 
 

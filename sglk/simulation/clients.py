@@ -129,7 +129,8 @@ class Clients:
         talk.ids += prompt.token_ids or message_ids(prompt.messages, self._vocab_size)
         call = _Call(talk, str(talk.index + talk.place), due_s)
         self._open[call.request_id] = call
-        self._entry_free_s = max(self._clock.now, self._entry_free_s) + self._way.arrival_s
+        passing_s = self._way.arrival_s + len(talk.ids) * self._way.arrival_token_s
+        self._entry_free_s = max(self._clock.now, self._entry_free_s) + passing_s
         self._clock.at(self._entry_free_s, lambda: self._submit(call))
         self._clock.after(self._timeout_s, lambda: self._give_up(call))
 

@@ -42,6 +42,8 @@ class Way:
     arrival_s: float = 0.002
     """From a request's sending to the engine's queue. Requests that come together pass one after another: a server
     reads them in one thread, and their client writes them in one."""
+    arrival_token_s: float = 0.0
+    """For each token of its prompt."""
     delivery_s: float = 0.001
     """From the end of a step to the client."""
 
@@ -84,7 +86,7 @@ class VirtualDeployment:
     def way(self) -> "Way":
         """Return the way of requests and answers; where replicas differ, that of the first calibrated one."""
         known = [each.cost for each in self.replicas if each.cost.basis.kind == "calibration"]
-        return Way(known[0].arrival_s, known[0].delivery_s) if known else Way()
+        return Way(known[0].arrival_s, known[0].arrival_token_s, known[0].delivery_s) if known else Way()
 
     def _replica(self, config: ReplicaConfig, plan: ReplicaPlan) -> VirtualReplica:
         found, spec, runtime = plan.found, plan.subject.model.spec, config.config.runtime

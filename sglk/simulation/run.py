@@ -61,8 +61,10 @@ def _simulated(
 
 
 def _way(own: Way, what_if: WhatIfConfig) -> Way:
-    arrival_s, delivery_s = what_if.arrival_s, what_if.delivery_s
-    return Way(own.arrival_s if arrival_s is None else arrival_s, own.delivery_s if delivery_s is None else delivery_s)
+    asked = {"arrival_s": what_if.arrival_s, "delivery_s": what_if.delivery_s}
+    if what_if.arrival_s is not None:
+        asked["arrival_token_s"] = 0.0
+    return dataclasses.replace(own, **{name: seconds for name, seconds in asked.items() if seconds is not None})
 
 
 @contextmanager

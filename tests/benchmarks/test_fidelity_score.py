@@ -16,7 +16,7 @@ def point(
     """Measured twice alike, or with `again` as the second figure."""
     others = dict.fromkeys(METRICS, 1.0)
     runs = [{**others, metric: value} for value in (measured, measured if again is None else again)]
-    return Point("m", cell, setting, saturated, runs, {**others, metric: predicted})
+    return Point("m", cell, setting, saturated, runs, [{**others, metric: predicted}])
 
 
 def test_errors_are_shares_of_the_measurement() -> None:
@@ -24,6 +24,13 @@ def test_errors_are_shares_of_the_measurement() -> None:
     assert errors(points, "ttft_s_p50", saturated=False) == pytest.approx([0.5, 0.1])
     assert errors(points, "ttft_s_p50") == pytest.approx([0.5, 0.1, 8.0])
     assert spread([0.5, 0.1, 8.0]).median == 0.5
+
+
+def test_the_median_of_predictions_counts_and_how_far_they_are_apart_is_told() -> None:
+    predictions = [{**dict.fromkeys(METRICS, 1.0), "ttft_s_p50": value} for value in (1.0, 2.0, 9.0)]
+    found = Point("m", "c", "a", False, point("a", 4.0, None).runs, predictions)
+    assert found.error("ttft_s_p50") == pytest.approx(0.5)
+    assert found.drift("ttft_s_p50") == pytest.approx([0.5, 0.0, 3.5])
 
 
 def test_ranks_are_compared_within_a_cell_alone() -> None:

@@ -15,7 +15,7 @@ from sglk.planner.calibration import find
 from sglk.planner.calibration.entries import Way, installed_versions
 from sglk.planner.calibration.find import file_name, find_calibration, this_machine
 from sglk.planner.calibration.fit import fit
-from sglk.planner.calibration.record import Calibration, Entry, PointRecord, ServingRecord, read
+from sglk.planner.calibration.record import Calibration, Entry, PointRecord, ServingPoint, ServingRecord, read
 from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.model import cost_model
 from sglk.planner.cost.shape import StepShape
@@ -59,7 +59,7 @@ def entry(**changes: Any) -> Entry:
         error=found.error,
         error_by_kind=found.by_kind,
         points=[PointRecord.of(point) for point in points[:3]],
-        serving=ServingRecord(HostTime(0.001, 0.0001, 0.0), 0.004),
+        serving=ServingRecord(HostTime(0.001, 0.0001), 0.004, points=[ServingPoint(1, 0.01, 0.001, 4)]),
     )
     return replace(whole, **changes)
 
@@ -114,6 +114,7 @@ def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() ->
         ({"versions": {"sglk": "0.0.1", "torch": "1.0"}}, (), "made with torch 1.0, and here is"),
         ({}, ("runtime.kv_cache_dtype=int8",), "keys and values in fp32, not int8"),
         ({"tp_size": 2}, (), "made with runtime.tp_size=2, not 1"),
+        ({"serving": ServingRecord(HostTime(0.001))}, (), "what serving adds was measured in an older way"),
     ],
 )
 def test_what_is_different_is_told(changes: dict[str, Any], words: tuple[str, ...], note: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sglk.errors import RunError
 from sglk.planner.calibration.fit import fit, predict
-from sglk.planner.calibration.serving import DecodeRun, FirstToken, serving_time
+from sglk.planner.calibration.serving import DecodeRun, Refusal, serving_time
 from sglk.planner.cost.calibrated import CalibratedPrices, HostTime
 from sglk.planner.cost.features import stretches
 from sglk.planner.cost.shape import StepShape
@@ -83,29 +83,47 @@ def test_stretches_share_out_a_count() -> None:
     assert stretches("t", 1, (1, 2, 4), 1.0) == {}
 
 
-def test_what_serving_adds_is_what_clients_see_beyond_the_steps() -> None:
-    host_s, row_s, token_s, arrival_s = 0.002, 0.0004, 2e-6, 0.004
+def test_what_serving_adds_is_told_from_a_minute_in_which_everything_is_slower() -> None:
+    fixed_s, row_s, arrival_s, token_s, slower = 0.002, 0.0004, 0.004, 2e-6, 1.3
 
-    def seen(shape: StepShape) -> float:
-        return machines.seconds(shape) + host_s + row_s * shape.logits
+    def seen(rows: int) -> DecodeRun:
+        added_s = fixed_s + row_s * rows
+        step_s = machines.seconds(StepShape(decodes=(40,) * rows, logits=rows))
+        return DecodeRun(rows, 40, (slower if rows > 1 else 1.0) * step_s + added_s, added_s)
 
-    decodes = [DecodeRun(rows, 40, seen(StepShape(decodes=(40,) * rows, logits=rows))) for rows in (1, 8, 16)]
-    firsts = [
-        FirstToken(16, arrival_s + 16 * token_s + seen(StepShape(((16, 16),), logits=1))),
-        FirstToken(512, arrival_s + 512 * token_s + seen(StepShape(((512, 512),), logits=1))),
-    ]
-    found = serving_time(decodes, firsts, 512, machines.seconds)
-    assert found.host.step_s == pytest.approx(host_s, rel=0.01)
+    found = serving_time(
+        [seen(rows) for rows in (1, 4, 8, 16)],
+        [Refusal(length, arrival_s + length * token_s) for length in (1, 1, 512)],
+        machines.seconds,
+    )
+    assert found.host.step_s == pytest.approx(fixed_s, rel=0.01)
     assert found.host.row_s == pytest.approx(row_s, rel=0.01)
-    assert found.host.prompt_token_s == pytest.approx(token_s, rel=0.01)
     assert found.arrival_s == pytest.approx(arrival_s, rel=0.01)
+    assert found.arrival_token_s == pytest.approx(token_s, rel=0.01)
+    assert found.error == pytest.approx(0.0, abs=1e-4)
+    assert [(point.rows, point.repeats) for point in found.points] == [(1, 1), (4, 1), (8, 1), (16, 1)]
+
+
+def test_of_equal_runs_the_median_counts_and_a_left_out_one_is_predicted() -> None:
+    decodes = [DecodeRun(rows, 40, 0.02, 0.001 * rows) for rows in (1, 2, 4)]
+    found = serving_time([*decodes, DecodeRun(2, 40, 0.02, 9.0), decodes[1]], [Refusal(1, 0.001)], lambda _: 0.019)
+    assert found.host.row_s == pytest.approx(0.001)
+    assert found.host.step_s == pytest.approx(0.0, abs=1e-6)
+    # Half of what 4 rows added is missing from what 1 and 2 rows tell of them where they add the same.
+    level = serving_time([*decodes[:2], DecodeRun(4, 40, 0.02, 0.002)], [Refusal(1, 0.001)], lambda _: 0.019)
+    assert level.error is not None
+    assert 0.01 < level.error < 0.1
+
+
+def test_the_engines_own_loop_is_what_a_single_answer_takes_beyond_its_steps() -> None:
+    found = serving_time([DecodeRun(1, 40, 0.013, 0.001)], [Refusal(1, 0.001)], lambda _: 0.009)
+    assert found.host.step_s == pytest.approx(0.004)
+    assert found.host.row_s == 0.0
+    assert found.error is None
 
 
 def test_a_server_quicker_than_its_steps_adds_nothing() -> None:
-    found = serving_time(
-        [DecodeRun(rows, 40, 1e-9) for rows in (1, 4)],
-        [FirstToken(16, 1e-9), FirstToken(64, 1e-9)],
-        64,
-        machines.seconds,
-    )
-    assert (found.host, found.arrival_s) == (HostTime(), 0.0)
+    decodes = [DecodeRun(rows, 40, 1e-9, -1e-3) for rows in (1, 4)]
+    found = serving_time(decodes, [Refusal(1, 1e-9), Refusal(64, 1e-9)], machines.seconds)
+    assert found.host == HostTime()
+    assert found.arrival_s == pytest.approx(1e-9)

@@ -71,6 +71,8 @@ class Way:
             yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
         if self.tp_size != entry.tp_size:
             yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}"
+        if entry.serving is not None and not entry.serving.points:
+            yield "what serving adds was measured in an older way; run `sglk calibrate` again"
         here = installed_versions()
         for name in COMPARED_VERSIONS:
             made, now = entry.versions.get(name), here.get(name)

@@ -69,18 +69,37 @@ class PointRecord:
 
 
 @dataclass
+class ServingPoint:
+    """So many requests that decoded together."""
+
+    rows: int
+    gap_s: float
+    """Between two tokens of one streamed answer."""
+    streaming_s: float
+    """By how much that is longer than where answers come whole."""
+    repeats: int
+
+
+@dataclass
 class ServingRecord:
     """What a server adds around its steps, as clients see it."""
 
     host: HostTime = field(default_factory=HostTime)
     arrival_s: float = 0.0
     """From a request's sending to the engine's queue."""
+    arrival_token_s: float = 0.0
+    """For each token of its prompt."""
     delivery_s: float = 0.0
     """From the end of a step to the client."""
+    error: float | None = None
+    """Median relative error of a gap between tokens whose run was left out; None = not known."""
+    points: list[ServingPoint] = field(default_factory=list)
+    """None of them: measured by a version that could not tell what serving adds from a slower minute."""
 
     def check(self) -> None:
         """Raise ValueError for a time below 0."""
-        for name, seconds in (*vars(self.host).items(), ("arrival_s", self.arrival_s), ("delivery_s", self.delivery_s)):
+        times = {name: getattr(self, name) for name in ("arrival_s", "arrival_token_s", "delivery_s")}
+        for name, seconds in {**vars(self.host), **times}.items():
             if seconds < 0:
                 raise ValueError(f"serving time {name}={seconds:g} is below 0")
 

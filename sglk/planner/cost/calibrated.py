@@ -15,13 +15,10 @@ class HostTime:
     step_s: float = 0.0
     row_s: float = 0.0
     """For each row that gets a token."""
-    prompt_token_s: float = 0.0
-    """For each prompt token that a step computes."""
 
     def of(self, shape: StepShape) -> float:
         """Return the seconds beside one step."""
-        prompt = sum([new for new, _ in shape.prefills])
-        return self.step_s + shape.logits * self.row_s + prompt * self.prompt_token_s
+        return self.step_s + shape.logits * self.row_s
 
 
 @dataclass(frozen=True)

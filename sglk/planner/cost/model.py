@@ -53,6 +53,8 @@ class CostModel:
     basis: Basis
     arrival_s: float = 0.0
     """From a client's request to the engine's queue: HTTP, tokenizing."""
+    arrival_token_s: float = 0.0
+    """For each token of its prompt."""
     delivery_s: float = 0.0
     """From the end of a step to the client: text, HTTP."""
 
@@ -93,4 +95,4 @@ def _calibrated(way: Way, found: Found) -> CostModel:
     entry = found.entry
     serving = entry.serving or ServingRecord()
     basis = Basis("calibration", str(found.path), entry.kind == "simulated", entry.error.median, found.notes)
-    return CostModel(prices_of(entry, way), basis, serving.arrival_s, serving.delivery_s)
+    return CostModel(prices_of(entry, way), basis, serving.arrival_s, serving.arrival_token_s, serving.delivery_s)
