@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from benchmarks.fidelity_cells import BASE, CELLS, MODELS, QUICK, Cell
 from benchmarks.fidelity_page import page
 from benchmarks.fidelity_score import METRICS, Figures, Point, errors, rank_correlation, regrets, spread
@@ -122,9 +124,22 @@ def _typed(value: object) -> str:
 
 def _measured(server: Target, composed: Composed[SimulateConfig], changes: Mapping[str, object]) -> Figures:
     server.reconfigure({**BASE, **changes})
+    _warm_up(server)
     record = drive(server, composed.config.workload, composed.config.bench)
     assert record.valid, record.warnings
     return record.summary
+
+
+def _warm_up(server: Target) -> None:
+    """Let every number of requests decode together once, as the first minutes of service do.
+
+    An engine whose KV pool is new records a step when so many come for the first time, which takes several steps.
+    """
+    count = BASE["max_running_requests"]
+    assert isinstance(count, int)
+    sampling = [{"max_new_tokens": 2 + index, "temperature": 0, "ignore_eos": True} for index in range(count)]
+    body = {"input_ids": [[100 + index, 200, 300, 400] for index in range(count)], "sampling_params": sampling}
+    httpx.post(f"{server.url}/generate", json=body, timeout=60, trust_env=False).raise_for_status()
 
 
 def _figures(summary: Mapping[str, float | None]) -> Figures:

@@ -29,7 +29,9 @@ async def drive(
     if workload.arrival != "closed" and phase == "measured":
         await run.open_loop(numbered(conversations), arrival_times(workload, conversations), workload.concurrency)
     else:
-        await run.closed_loop(numbered(conversations), min(workload.concurrency, len(conversations)))
+        # An open loop need not say how many at a time.
+        at_a_time = workload.concurrency or len(conversations)
+        await run.closed_loop(numbered(conversations), min(at_a_time, len(conversations)))
     return sorted(run.records, key=lambda record: record.index)
 
 

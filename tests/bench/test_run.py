@@ -129,6 +129,12 @@ def test_progress_names_the_phase_and_counts_to_the_end() -> None:
 # What is sent
 
 
+def test_an_open_loop_of_any_width_is_warmed_up_too() -> None:
+    with CachedServer() as server:
+        record = run(server, workload(arrival="poisson", rate=1000.0, concurrency=0, num_requests=2))
+    assert (record.counts.warmup, record.counts.completed) == (2, 2)
+
+
 def test_warmup_is_sent_first_left_out_and_unlike_the_measured() -> None:
     async def slow_at_first(call: Call, reply: Reply) -> None:
         if call.number < 3:

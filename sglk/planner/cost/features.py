@@ -26,6 +26,7 @@ LINE_KNOTS = (1, 4, 16, 64)
 
 PART_OF: dict[str, Part] = {
     "layers": "layers",
+    "prefill_layers": "layers",
     "weight_bytes": "linear",
     "tokens": "linear",
     "lines": "linear",
@@ -122,6 +123,8 @@ class Features:
         """Return what the attention of prompt chunks does, in all layers.
 
         A chunk behind computed tokens counts all pairs under `prefill_masked`: kernels that take a mask compute them.
+        `prefill_layers` is there since a step with prompt chunks is handed to the device call by call, where one that
+        only decodes may be recorded and handed over as a whole.
         """
         if not shape.prefills:
             return {}
@@ -137,6 +140,7 @@ class Features:
             found["prefill_pairs"] += layers * seen.pairs * self.attention.pair_flops
             found["prefill_masked"] += layers * pairs * self.attention.pair_flops
             found["prefill_bytes"] += layers * _moved(every, self.attention)
+        found["prefill_layers"] = float(sum(self.windows.values()))
         return dict(found)
 
     def of_decodes(self, shape: StepShape) -> Quantities:
