@@ -13,7 +13,8 @@ from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
 
 PANEL = 16
-ALIGNED = 4 * PANEL
+FOUR = 4
+ALIGNED = FOUR * PANEL
 """Outputs are filled up with zeros to a multiple of it: the kernel takes four panels at a time."""
 
 KINDS = {
@@ -33,7 +34,10 @@ class PanelMatrix:
     """A matrix in panels, in the narrowest form that holds each of its numbers exactly; or quantised."""
 
     numbers: torch.Tensor
-    """[N, E, P]; of 4-bit numbers [N, E / 2, P], the first of two inputs in the low half of a byte."""
+    """[N, E, P]; of 4-bit numbers [N / 4, E / 2, 4, P], the first of two inputs in the low half of a byte.
+
+    Those with a scale for 32 of them are read as one stream that way; scales and the rest then lie alike.
+    """
     shape: tuple[int, int]
     """O and E; of one expert where there are several."""
     scales_NGP: torch.Tensor | None = None
@@ -68,18 +72,18 @@ def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
     """Return the matrix."""
     outputs, scales_NGP, offsets_NGP = packed.shape[0], packed.scales_NGP, packed.offsets_NGP
-    stored = flat(packed.numbers, outputs)
+    stored = flat(apart(packed.numbers), outputs)
     if scales_NGP is None:
         return stored.to(packed.dtype)
-    offsets_OG = None if offsets_NGP is None else flat(offsets_NGP, outputs)
-    return restored(FewBits(stored, flat(scales_NGP, outputs), offsets_OG))
+    offsets_OG = None if offsets_NGP is None else flat(apart(offsets_NGP), outputs)
+    return restored(FewBits(stored, flat(apart(scales_NGP), outputs), offsets_OG))
 
 
 def pack_few_bits(found: FewBits) -> PanelMatrix:
     """Lay numbers of 8 or 4 bits out."""
-    offsets_NGP = None if found.offsets_OG is None else in_panels(found.offsets_OG)
-    scales_NGP = in_panels(found.scales_OG)
-    return PanelMatrix(in_panels(found.values), found.shape, scales_NGP, offsets_NGP, group_size=found.group_size)
+    lay = in_fours if found.values.dtype is torch.uint8 else in_panels
+    offsets_NGP = None if found.offsets_OG is None else lay(found.offsets_OG)
+    return PanelMatrix(lay(found.values), found.shape, lay(found.scales_OG), offsets_NGP, group_size=found.group_size)
 
 
 def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
@@ -101,14 +105,15 @@ def pack_quantised(weight: QuantisedMatrix) -> PanelMatrix:
     """Lay out values of 8 or 4 bits with their scales, which stay in fp16 where they and the zeros fit that."""
     figures = [weight.scales_OG] if weight.zeros_OG is None else [weight.scales_OG, weight.zeros_OG]
     half = all(_holds(torch.float16, figure.float()) for figure in figures)
-    panels = [in_panels(figure.half() if half else figure.float(), matrices=weight.matrices) for figure in figures]
+    lay = in_fours if weight.values.dtype is torch.uint8 else in_panels
+    panels = [lay(figure.half() if half else figure.float(), matrices=weight.matrices) for figure in figures]
     empty = [figure.new_empty(0, 0) for figure in figures]
     original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=empty[0])
     if weight.zeros_OG is None:
         zeros_NGP = None
     else:
         original, zeros_NGP = replace(original, zeros_OG=empty[1]), panels[1]
-    numbers, size = in_panels(weight.values, matrices=weight.matrices), weight.group_size
+    numbers, size = lay(weight.values, matrices=weight.matrices), weight.group_size
     return PanelMatrix(numbers, weight.shape, panels[0], None, size, zeros_NGP, original)
 
 
@@ -117,11 +122,11 @@ def unpack_quantised(packed: PanelMatrix) -> QuantisedMatrix:
     original, outputs = packed.original, packed.shape[0]
     assert original is not None
     assert packed.scales_NGP is not None
-    scales_OG = flat(packed.scales_NGP, outputs, original.matrices).to(original.scales_OG.dtype)
+    scales_OG = flat(apart(packed.scales_NGP), outputs, original.matrices).to(original.scales_OG.dtype)
     zeros_OG = original.zeros_OG
     if zeros_OG is not None and packed.zeros_NGP is not None:
-        zeros_OG = flat(packed.zeros_NGP, outputs, original.matrices).to(zeros_OG.dtype)
-    values = flat(packed.numbers, outputs, original.matrices)
+        zeros_OG = flat(apart(packed.zeros_NGP), outputs, original.matrices).to(zeros_OG.dtype)
+    values = flat(apart(packed.numbers), outputs, original.matrices)
     return replace(original, values=values, scales_OG=scales_OG, zeros_OG=zeros_OG)
 
 
@@ -143,6 +148,17 @@ def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None, matrice
     if rest:
         panels[:, whole, :, :rest] = matrix_XOE[:, whole * PANEL :].transpose(1, 2)
     return panels.flatten(0, 1)
+
+
+def in_fours(matrix_OE: torch.Tensor, matrices: int = 1) -> torch.Tensor:
+    """Return [N / 4, E, 4, P]: all that four panels have of an input side by side."""
+    panels = in_panels(matrix_OE, matrices=matrices)
+    return panels.view(-1, FOUR, *panels.shape[1:]).transpose(1, 2).contiguous()
+
+
+def apart(panels: torch.Tensor) -> torch.Tensor:
+    """Return [N, E, P] of what `in_panels` or `in_fours` returned."""
+    return panels if panels.dim() == 3 else panels.transpose(1, 2).flatten(0, 1)
 
 
 def flat(panels: torch.Tensor, outputs: int, matrices: int = 1) -> torch.Tensor:

@@ -1,8 +1,6 @@
-/* Looking rows of a matrix in panels up: see product.c for how they lie. */
+/* Looking rows of a matrix in panels up. */
 
-#include "vectors.h"
-
-#define PANEL 16
+#include "weight.h"
 
 INLINE float one_number(const void *from, size_t at, int kind) {
     if (kind == FP32) return ((const float *)from)[at];
@@ -29,9 +27,11 @@ void sglk_rows(int kind, const void *numbers, int scale_kind, const void *scales
         for (size_t e = 0; e < inputs; e++) {
             const size_t at = (panel * inputs + e) * PANEL + o, figure = (panel * groups + e / group) * PANEL + o;
             if (kind == INT4) {
-                const int pair = ((const uint8_t *)numbers)[(panel * inputs / 2 + e / 2) * PANEL + o];
-                const float scaled = (float)(e % 2 ? pair >> 4 : pair & 15) * one_number(scales, figure, scale_kind);
-                row[e] = scaled + one_number(offsets, figure, scale_kind);
+                const size_t four = panel / FOUR, place = panel % FOUR * PANEL + o;
+                const int pair = ((const uint8_t *)numbers)[(four * inputs / 2 + e / 2) * FOUR * PANEL + place];
+                const size_t its = (four * groups + e / group) * FOUR * PANEL + place;
+                const float scaled = (float)(e % 2 ? pair >> 4 : pair & 15) * one_number(scales, its, scale_kind);
+                row[e] = scaled + one_number(offsets, its, scale_kind);
             } else if (kind == INT8) {
                 row[e] = (float)((const int8_t *)numbers)[at] * one_number(scales, figure, scale_kind);
             } else {
