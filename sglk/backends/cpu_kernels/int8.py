@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sglk.backends.cpu_kernels.calls import Calls
-from sglk.backends.cpu_kernels.panels import flat, in_panels
+from sglk.backends.cpu_kernels.panels import apart, flat, fours, in_panels
 from sglk.backends.cpu_kernels.visits import Visits
 from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
@@ -23,9 +23,9 @@ class Int8Panels:
     """A symmetric int8 matrix as one of the kernels reads it."""
 
     numbers: torch.Tensor
-    """int8 [N, E / 2, P, 2], or uint8 [N, E / 4, P, 4]: a kernel multiplies two or four inputs at a time."""
+    """int8 [N, E / 2, P, 2], or uint8 [N / 4, E / 4, 4, P, 4]: a kernel multiplies two or four inputs at a time."""
     scales_NGP: torch.Tensor
-    """fp32."""
+    """fp32; with uint8 numbers [N / 4, G, 4, P]."""
     shape: tuple[int, int]
     """O and E."""
     original: QuantisedMatrix
@@ -43,11 +43,13 @@ def pack_int8(together: int, weight: QuantisedMatrix) -> Int8Panels:
     if inputs % together or (weight.group_size < inputs and weight.group_size % together):
         together = PAIR
     panels = in_panels(weight.values, matrices=weight.matrices)
-    numbers = panels.view(len(panels), -1, together, panels.shape[2]).transpose(2, 3).contiguous()
-    if together != PAIR:
-        numbers = numbers.view(torch.uint8).bitwise_xor_(SIGN)
-    original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=weight.scales_OG.new_empty(0, 0))
+    numbers = panels.view(len(panels), -1, together, panels.shape[2]).transpose(2, 3)
     scales_NGP = in_panels(weight.scales_OG.float(), matrices=weight.matrices)
+    if together == PAIR:
+        numbers = numbers.contiguous()
+    else:
+        numbers, scales_NGP = fours(numbers.contiguous()).view(torch.uint8).bitwise_xor_(SIGN), fours(scales_NGP)
+    original = replace(weight, values=weight.values.new_empty(0, 0), scales_OG=weight.scales_OG.new_empty(0, 0))
     return Int8Panels(numbers, scales_NGP, weight.shape, original)
 
 
@@ -55,9 +57,9 @@ def unpack_int8(packed: Int8Panels) -> QuantisedMatrix:
     """Return what was packed."""
     outputs, original, numbers = packed.shape[0], packed.original, packed.numbers
     if numbers.dtype is torch.uint8:
-        numbers = numbers.bitwise_xor(SIGN).view(torch.int8)
+        numbers = apart(numbers).bitwise_xor(SIGN).view(torch.int8)
     values = flat(numbers.transpose(2, 3).flatten(1, 2), outputs, original.matrices)
-    scales_OG = flat(packed.scales_NGP, outputs, original.matrices).to(original.scales_OG.dtype)
+    scales_OG = flat(apart(packed.scales_NGP), outputs, original.matrices).to(original.scales_OG.dtype)
     return replace(original, values=values, scales_OG=scales_OG)
 
 

@@ -9,12 +9,17 @@
 
 #define PANEL 16
 #define TOGETHER 4
+#define FOUR 4
+/* Bytes that four panels have of four inputs. */
+#define ROW (TOGETHER * FOUR * PANEL)
 #define TILE 8
 #define BLOCK 512
 #define CHUNK 256
+/* Rows that one token asks for in advance. */
+#define AHEAD 8
 
-/* Panel p, inputs 4i to 4i + 3, output o of the panel: number ((p * E / 4 + i) * 16 + o) * 4 and the next three.
- * Scales: (p * G + g) * 16 + o. */
+/* Panels lie in fours, which one token reads as one stream. Panel p, inputs 4i to 4i + 3, output o of the panel: number
+ * (((p / 4 * E / 4 + i) * 4 + p % 4) * 16 + o) * 4 and the next three. Scales: ((p / 4 * G + g) * 4 + p % 4) * 16 + o. */
 struct weight {
     const uint8_t *numbers;
     const float *scales;
@@ -38,14 +43,13 @@ INLINE int32_t round_group(const float *x, size_t width, float divisor, int8_t *
     return sum;
 }
 
-static void round_token(const struct weight *w, const float *x, size_t t, const struct rounded *to) {
-    for (size_t group = 0; group < w->groups; group++) {
-        const size_t start = group * w->group, left = w->inputs - start, width = left < w->group ? left : w->group;
-        const float scale = scale_of(x + start, width), divisor = scale == 0 ? 1.0f : scale;
-        to->scales[t * w->groups + group] = scale;
-        const int32_t sum = round_group(x + start, width, divisor, to->values + t * w->inputs + start);
-        to->starts[t * w->groups + group] = -128 * sum;
-    }
+/* Round group `group` of token t. */
+static void round_part(const struct weight *w, const float *x, size_t t, size_t group, const struct rounded *to) {
+    const size_t start = group * w->group, left = w->inputs - start, width = left < w->group ? left : w->group;
+    const float *from = x + t * w->inputs + start;
+    const float scale = scale_of(from, width), divisor = scale == 0 ? 1.0f : scale;
+    to->scales[t * w->groups + group] = scale;
+    to->starts[t * w->groups + group] = -128 * round_group(from, width, divisor, to->values + t * w->inputs + start);
 }
 
 /* Tokens of a tile. */
@@ -66,8 +70,9 @@ INLINE void tile(int mr, int np, const struct weight *w, size_t panel, size_t fr
             const __mmask16 mask = width >= PANEL ? 0xffff : (1u << width) - 1;
             sums[t][p] = _mm512_maskz_loadu_ps(from ? mask : 0, tokens->y + t * w->outputs + o);
         }
-    const uint8_t *numbers = w->numbers + panel * w->inputs * PANEL;
-    const size_t bytes = w->inputs * PANEL;
+    const size_t four = panel / FOUR * FOUR, place = panel % FOUR * PANEL;
+    const uint8_t *numbers = w->numbers + four * w->inputs * PANEL + place * TOGETHER;
+    const float *figures = w->scales + four * w->groups * PANEL + place;
     for (size_t group = from; group < to; group++) {
         const size_t start = group * w->group, left = w->inputs - start;
         const size_t end = start + (left < w->group ? left : w->group);
@@ -80,9 +85,9 @@ INLINE void tile(int mr, int np, const struct weight *w, size_t panel, size_t fr
             __m512i weights[4];
 #pragma GCC unroll 4
             for (int p = 0; p < np; p++) {
-                weights[p] = _mm512_loadu_si512(numbers + p * bytes + e * PANEL);
-                /* The next panels: each is a short stream, which the processor sees too late. */
-                if (mr == 1) __builtin_prefetch(numbers + (np + p) * bytes + e * PANEL, 0, 2);
+                const uint8_t *at = numbers + e / TOGETHER * ROW + p * PANEL * TOGETHER;
+                weights[p] = _mm512_loadu_si512(at);
+                if (mr == 1) __builtin_prefetch(at + AHEAD * ROW, 0, 2);
             }
 #pragma GCC unroll 8
             for (int t = 0; t < mr; t++) {
@@ -95,7 +100,7 @@ INLINE void tile(int mr, int np, const struct weight *w, size_t panel, size_t fr
         }
 #pragma GCC unroll 4
         for (int p = 0; p < np; p++) {
-            const __m512 own = _mm512_loadu_ps(w->scales + ((panel + p) * w->groups + group) * PANEL);
+            const __m512 own = _mm512_loadu_ps(figures + (group * FOUR + p) * PANEL);
 #pragma GCC unroll 8
             for (int t = 0; t < mr; t++) {
                 const __m512 scale = _mm512_mul_ps(own, _mm512_set1_ps(tokens->scales[t * w->groups + group]));
@@ -149,15 +154,15 @@ void sglk_int8_dots(const uint8_t *numbers, const float *scales, size_t inputs, 
     const struct weight w = {numbers, scales, inputs, outputs, group, (inputs + group - 1) / group};
     const struct rounded rounded = {values, scratch, starts};
     const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4, chunks = (count + CHUNK - 1) / CHUNK;
-    size_t share = panels / (8 * (size_t)threads) / 4 * 4;
-    if (share < 4) share = 4;
+    /* Few tokens read weights at memory's rate, which long streams have. */
+    const size_t parts = (size_t)threads * (count <= 4 ? 1 : 8) * FOUR, share = (panels + parts - 1) / parts * FOUR;
     const long shares = (long)((panels + share - 1) / share);
     /* Panels are read from end to end where few tokens meet them. */
     const size_t together = count <= TILE ? w.groups : group < BLOCK ? BLOCK / group : 1;
 #pragma omp parallel num_threads(threads) if (threads > 1 && shares > 1)
     {
 #pragma omp for schedule(static)
-        for (long t = 0; t < (long)count; t++) round_token(&w, x + t * inputs, t, &rounded);
+        for (long i = 0; i < (long)(count * w.groups); i++) round_part(&w, x, i / w.groups, i % w.groups, &rounded);
 #pragma omp for schedule(dynamic)
         for (long i = 0; i < shares; i++) {
             const size_t first = i * share, last = first + share < panels ? first + share : panels;

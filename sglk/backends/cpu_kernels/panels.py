@@ -152,7 +152,11 @@ def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None, matrice
 
 def in_fours(matrix_OE: torch.Tensor, matrices: int = 1) -> torch.Tensor:
     """Return [N / 4, E, 4, P]: all that four panels have of an input side by side."""
-    panels = in_panels(matrix_OE, matrices=matrices)
+    return fours(in_panels(matrix_OE, matrices=matrices))
+
+
+def fours(panels: torch.Tensor) -> torch.Tensor:
+    """Return [N / 4, E, 4, P] of [N, E, P], whatever dimensions follow."""
     return panels.view(-1, FOUR, *panels.shape[1:]).transpose(1, 2).contiguous()
 
 
