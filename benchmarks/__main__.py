@@ -5,7 +5,16 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SHARED = ("__init__", "__main__", "result", "fidelity_cells", "fidelity_page", "fidelity_score", "kunlun_page")
+SHARED = (
+    "__init__",
+    "__main__",
+    "result",
+    "f16_file",
+    "fidelity_cells",
+    "fidelity_page",
+    "fidelity_score",
+    "kunlun_page",
+)
 
 
 def main() -> int:
