@@ -9,7 +9,9 @@ from sglk.commands.plan_document import document
 from sglk.commands.plan_tables import print_plan
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
+from sglk.config.fleet import ReplicaConfig
 from sglk.config.plan_schema import PlanConfig
+from sglk.errors import ConfigError
 from sglk.planner.placement import place
 from sglk.planner.plan import plan_deployment
 from sglk.planner.speed import estimated_speed
@@ -35,10 +37,23 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed = compose("plan", flags.arguments, flags.config_dir)
     warn(composed.warnings)
-    plan = plan_deployment(place(composed, flags.config_dir).replicas, composed.config.plan)
+    plan = plan_deployment(_planned(place(composed, flags.config_dir).replicas), composed.config.plan)
     speeds = {each.name: estimated_speed(each, composed.config.calibration) for each in plan.replicas}
     if "--json" in flags.switches:
         print(json.dumps(document(plan, speeds), indent=2, ensure_ascii=False))
     else:
         print_plan(plan, speeds)
     return 0 if plan.verdict == "fits" else 1
+
+
+def _planned(replicas: Sequence[ReplicaConfig]) -> list[ReplicaConfig]:
+    """Return the replicas that are started here; servers elsewhere have planned their own memory, which is told."""
+    elsewhere = [each.group.name for each in replicas if each.group.url is not None]
+    here = [each for each in replicas if each.group.url is None]
+    if not here:
+        raise ConfigError(
+            f"device group {elsewhere[0]!r} is a server elsewhere, of whose memory nothing is known here; give a group "
+            "`devices` in place of `url`"
+        )
+    warn(f"device group {name!r} is a server elsewhere, and is not planned" for name in elsewhere)
+    return here

@@ -20,3 +20,6 @@ def calibration_problems(config: CalibrateConfig) -> Iterator[str]:
         yield f"engine={config.engine.name} has steps of its own, which cannot be measured; leave out engine"
     if len(config.groups) > 1:
         yield f"groups has {len(config.groups)} device groups; calibrate one chip at a time, and leave out groups"
+    elif config.groups and config.groups[0].url is not None:
+        name = config.groups[0].name
+        yield f"device group {name!r} is a server elsewhere, which cannot be calibrated; leave out groups"

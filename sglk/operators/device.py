@@ -6,6 +6,7 @@ from sglk.backends.base import DeviceBackend
 from sglk.config.ops_schema import OpsConfig
 from sglk.engine.loading import make_backend
 from sglk.engine.support import check_support
+from sglk.errors import ConfigError
 
 
 def open_device(config: OpsConfig) -> DeviceBackend:
@@ -14,6 +15,11 @@ def open_device(config: OpsConfig) -> DeviceBackend:
     One device is enough to look at the part of a model that one of several ranks has. Raises BackendError where the
     chip's backend or its device is absent, ConfigError where it lacks what the deployment asks for.
     """
+    if config.groups[0].url is not None:
+        name = config.groups[0].name
+        raise ConfigError(
+            f"device group {name!r} is a server elsewhere, whose ops cannot be looked at; leave out groups"
+        )
     group = replace(config.groups[0], devices=config.groups[0].devices[:1])
     alone = replace(
         config,

@@ -139,6 +139,8 @@ def test_a_chip_without_its_hardware_can_be_imagined(model: str, capsys: Capture
         "memory",
     )  # of two cards
     assert 0.7 < hottest["peak"] <= 0.8
+    assert main(["ops", "list", *words, "backend=sim", "groups=[{url: 'http://a:1'}]"]) == 2
+    assert "is a server elsewhere, whose ops cannot be looked at" in capsys.readouterr().err
     tiny = ("chip=kunlun", model, "runtime.quantization=w8a8", "backend=sim", *SMALL)
     assert main(["ops", "test", "linear_w8a8", *tiny]) == 0
     assert "simulated: no value and no time is of real hardware" in capsys.readouterr().out

@@ -88,6 +88,7 @@ def test_a_plan_without_figures_says_how_to_get_them(model: Path, capsys: pytest
         (("calibrate.folder=''",), "calibrate.folder is empty"),
         (("calibrate.folder=tiny/config.json",), "cannot write to calibrate.folder=tiny/config.json"),
         (("groups='sim:0;sim:1'",), "groups has 2 device groups; calibrate one chip at a time"),
+        (("groups=[{url: 'http://a:1'}]",), "is a server elsewhere, which cannot be calibrated; leave out groups"),
         (("runtime.device_memory_gib=0.00001", "runtime.max_total_tokens=null"), "weights take"),
         (("workload=chat",), "workload"),
     ],
