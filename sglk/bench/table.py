@@ -64,7 +64,7 @@ def _plain(first: str, *others: str) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(first, no_wrap=True, min_width=24)
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     return table
 
 

@@ -31,10 +31,10 @@ def to_yaml(tree: dict[str, Any]) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return an empty table without lines."""
+    """Return an empty table without lines, which goes on below where a terminal is too narrow: no figure is cut."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=index == 0)
+        table.add_column(column, no_wrap=index == 0, overflow="fold")
     return table
 
 

@@ -19,7 +19,7 @@ from sglk.config.groups import SIMULATED
 from sglk.config.ops_schema import OpsConfig, TrialOpsConfig
 from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.config.quantization import is_declared
-from sglk.config.ranges import at_least, at_most, listed, one_of, positive
+from sglk.config.ranges import at_least, at_most, listed, memory, one_of, positive
 from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig
 from sglk.config.simulate_schema import SimulateConfig
@@ -131,7 +131,7 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
     yield from at_least("runtime.radix_min_len", runtime.radix_min_len, 0)
     yield from at_least("runtime.random_seed", runtime.random_seed, 0)
     yield from positive("runtime.schedule_conservativeness", runtime.schedule_conservativeness)
-    yield from positive("runtime.device_memory_gib", runtime.device_memory_gib)
+    yield from memory("runtime.device_memory_gib", runtime.device_memory_gib)
     if not 0 < runtime.mem_fraction_static <= 1:
         yield f"runtime.mem_fraction_static={runtime.mem_fraction_static:g} is not in (0, 1]"
     yield from one_of("runtime.schedule_policy", runtime.schedule_policy, POLICIES)
@@ -142,7 +142,8 @@ def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfi
 
 
 def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
-    for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s"):
+    yield from memory("chip.memory_gib", chip.memory_gib)
+    for name in ("bandwidth_gb_s", "interconnect_gb_s"):
         yield from positive(f"chip.{name}", getattr(chip, name))
     yield from at_least("chip.devices_per_machine", chip.devices_per_machine, 1)
     for dtype, tflops in chip.peak_tflops.items():

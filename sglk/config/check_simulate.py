@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from sglk.config.ranges import at_least
 from sglk.config.simulate_schema import SimulateConfig
 
+_MOST_REPLICAS = 1024
+"""Each has a scheduler and caches of its own, and the router looks at all of them for each request."""
+
 
 def simulation_problems(config: SimulateConfig) -> Iterator[str]:
     """Yield what is wrong with what is to be simulated."""
-    yield from at_least("simulate.replicas", config.simulate.replicas, 1)
+    count = config.simulate.replicas
+    yield from at_least("simulate.replicas", count, 1)
+    if count is not None and count > _MOST_REPLICAS:
+        yield f"simulate.replicas={count} is too large; it is at most {_MOST_REPLICAS}"
     for name in ("arrival_s", "delivery_s"):
         value = getattr(config.simulate, name)
         if value is not None and not 0 <= value < math.inf:

@@ -10,6 +10,9 @@ from sglk.errors import nearest
 MAX_INTEGER = 2**31 - 1
 """Counts, sizes and seeds reach arrays and libraries that hold no more."""
 
+MAX_MEMORY_GIB = 2**20
+"""Main memory of the largest machines is far below it, and bytes of it are exact in a float."""
+
 
 def at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:
     """Hold `value`, if there is one, to `least` and more; `note` says why."""
@@ -27,6 +30,13 @@ def positive(path: str, value: float | None) -> Iterator[str]:
     """Hold `value`, if there is one, to finite numbers above 0."""
     if value is not None and not (value > 0 and math.isfinite(value)):
         yield f"{path}={value:g} is not a positive number"
+
+
+def memory(path: str, gib: float | None) -> Iterator[str]:
+    """Hold memory, if it is given, to what is above 0 and to MAX_MEMORY_GIB."""
+    yield from positive(path, gib)
+    if gib is not None and MAX_MEMORY_GIB < gib < math.inf:
+        yield f"{path}={gib:g} is more than any device has, {MAX_MEMORY_GIB} at most; it is in GiB"
 
 
 def one_of(path: str, value: str, allowed: Sequence[str], where: str = "") -> Iterator[str]:

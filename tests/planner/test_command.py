@@ -1,5 +1,6 @@
 """`sglk plan` as it is typed."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sglk.cli import main
+from sglk.commands.terminal import plain_table
 from sglk.testing.tiny import write_tiny_model
 
 
@@ -124,11 +127,22 @@ def test_a_model_is_planned_from_its_files(tmp_path: Path, capsys: pytest.Captur
         (["chip=h100", "plan.context_length=0"], "plan.context_length=0 is too small"),
         (["chip=h100", "plan.requests=0"], "plan.requests=0 is too small"),
         (["chip=h100", "plan.engine=vlm"], "plan.engine=vlm is not allowed"),
+        (["chip=h100", "chip.memory_gib=1e300"], "chip.memory_gib=1e+300 is more than any device has, 1048576"),
+        (["chip=h100", "runtime.device_memory_gib=1e300"], "runtime.device_memory_gib=1e+300 is more than any"),
+        (["chip=h100", "groups=[{name: far, url: 'http://a:1'}]"], "device group 'far' is a server elsewhere, of"),
+        (["chip=h100", "calibration=."], "there is no calibration in the folder '.'; name a file or a folder of"),
         (["chip=h100", "plan.length=3"], "unknown key 'plan.length'"),
         (["chip=h100", "runtime.quantization=compressed-tensors"], "asks for a checkpoint that is quantised already"),
     ],
 )
-def test_errors_are_one_line(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(
+    words: list[str],
+    part: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert err.startswith("sglk: error: ")
@@ -140,6 +154,22 @@ def test_a_card_without_a_file_of_its_own_is_planned_by_its_memory(capsys: pytes
     (replica,) = document(capsys, "chip=cuda", "model=qwen7b", "runtime.device_memory_gib=24")["replicas"]
     assert replica["per_device"]["planned"] == 24 * 2**30
     assert replica["per_device"]["memory_source"] == "runtime.device_memory_gib"
+
+
+def test_a_server_elsewhere_is_named_and_the_groups_beside_it_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = "groups=[{name: far, url: 'http://a:1'}, {name: near, devices: ['cuda:0']}]"
+    code, out, err = run(capsys, "chip=h100", "model=qwen7b", groups, "--json")
+    assert (code, err) == (0, "sglk: warning: device group 'far' is a server elsewhere, and is not planned\n")
+    assert [each["group"] for each in json.loads(out)["replicas"]] == ["near"]
+
+
+def test_no_figure_is_cut_where_a_terminal_is_narrow() -> None:
+    table = plain_table("replica", "verdict", "KV tokens", "verdict")
+    table.add_row("group", "fits with changes", "1234567", "fits with changes")
+    screen = Console(width=24, file=io.StringIO())
+    with screen.capture() as capture:
+        screen.print(table)
+    assert "".join(sign for sign in capture.get() if sign.isdigit()) == "1234567"
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -131,6 +131,7 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
         (("calibration=none.json",), "cannot read the calibration 'none.json': No such file or directory"),
         (("bench.url=http://localhost:1",), "is a running server, and a simulation asks none; leave it out"),
         (("simulate.replicas=0",), "simulate.replicas=0 is too small"),
+        (("simulate.replicas=100000000",), "simulate.replicas=100000000 is too large; it is at most 1024"),
         (("simulate.arrival_s=-1",), "simulate.arrival_s=-1 is not a time"),
         (("simulate.replicas=2", "groups='cuda:0;cuda:1'"), "simulate.replicas and groups both say how many"),
         (("runtime.dtype=fp7",), "runtime.dtype=fp7 is not allowed"),

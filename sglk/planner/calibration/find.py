@@ -53,15 +53,20 @@ def file_name(chip: str, machine: Machine) -> str:
 def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
     """Return the entry that fits `way` best, None where there is none or `choice` is `none`.
 
-    A file that is named has to be of this chip and to have an entry that says something, or ConfigError is raised; of a
-    folder that is named the files of other chips are left alone. Either is taken whatever machine it was made on. Of
-    those that lie about, the ones of another machine are passed over.
+    A file that is named has to be of this chip and to have an entry that says something, a folder that is named to
+    have files, or ConfigError is raised; of its files those of other chips are left alone. Either is taken whatever
+    machine it was made on. Of those that lie about, the ones of another machine are passed over.
     """
     if choice == NONE:
         return Search(None, ())
     named = Path(choice)
     if choice != AUTO and not named.is_dir():
         return Search(_of_file(named, chip, way), ())
+    if choice != AUTO and not any(named.glob("*.json")):
+        raise ConfigError(
+            f"there is no calibration in the folder {choice!r}; name a file or a folder of `sglk calibrate`, or write "
+            "calibration=none"
+        )
     passed_over: list[str] = []
     for folder in (FOLDER, SHIPPED) if choice == AUTO else (named,):
         found = list(_of_folder(folder, chip, way, passed_over, anywhere=choice != AUTO))
