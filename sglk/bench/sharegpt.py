@@ -55,4 +55,9 @@ def _exchanges(messages: list[Any]) -> Iterator[Exchange]:
             return
         if not (question.strip() and answer.strip()):
             return
-        yield Exchange(question, answer)
+        yield Exchange(_whole(question), _whole(answer))
+
+
+def _whole(text: str) -> str:
+    """Return `text` with `?` for halves of surrogate pairs: such files have emoji that were cut, which is no text."""
+    return text.encode(errors="replace").decode()

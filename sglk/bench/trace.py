@@ -85,6 +85,12 @@ def _check_order(before: TraceRequest, after: TraceRequest, file: str, time_scal
         )
     if gap_s * time_scale > MAX_GAP_S:
         raise ConfigError(
-            f"trace {file!r}: nothing comes for {gap_s:g} s before line {after.line}, more than a gap of {MAX_GAP_S:g} "
-            "s; cut the trace there, or lower workload.time_scale"
+            f"trace {file!r}: nothing comes for {_gap(gap_s, time_scale)} before line {after.line}, more than a gap of "
+            f"{MAX_GAP_S:g} s; cut the trace there, or lower workload.time_scale"
         )
+
+
+def _gap(gap_s: float, time_scale: float) -> str:
+    if time_scale == 1:
+        return f"{gap_s:g} s"
+    return f"{gap_s * time_scale:g} s ({gap_s:g} s times workload.time_scale={time_scale:g})"

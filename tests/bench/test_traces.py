@@ -145,6 +145,20 @@ def test_a_bad_file_is_named_in_one_line(tmp_path: Path, kind: str, text: str, m
     assert "\n" not in str(error.value)
 
 
+def test_a_gap_is_told_as_long_as_it_is_waited_for(tmp_path: Path) -> None:
+    config = workload("azure", written(tmp_path, AZURE), arrival="trace", time_scale=1000)
+    with pytest.raises(
+        ConfigError, match=r"comes for 4314\.58 s \(4\.31458 s times workload\.time_scale=1000\) before"
+    ):
+        plan(config, TOKENS)
+
+
+def test_an_emoji_that_was_cut_is_still_text(tmp_path: Path) -> None:
+    file = written(tmp_path, sharegpt([("human", "hello \ud83d"), ("gpt", "yes \ud83d\ude00")]))
+    (talk,) = plan(workload("sharegpt", file, num_requests=1), WORDS).measured
+    assert talk.turns[0].prompt.messages[0].content.encode() == b"hello ?"
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         plan(workload("azure", tmp_path / "none"), TOKENS)
