@@ -23,13 +23,16 @@ OPS: dict[str, Op[..., torch.Tensor]] = {
 }
 """The op that runs each kind of scheme."""
 
+TOGETHER = 2**18
+"""Numbers that are rounded together, so that what it takes on the way is little, and in a core's cache."""
+
 QUANTISERS: dict[str, Callable[[torch.Tensor, LinearScheme], QuantisedMatrix]] = {
     "w8a8": lambda weight_OE, scheme: quantise_int8(weight_OE, scheme.width(weight_OE.shape[1])),
     "w8a16": lambda weight_OE, scheme: quantise_int8(weight_OE, scheme.width(weight_OE.shape[1])),
     "w4a16": lambda weight_OE, scheme: quantise_int4(weight_OE, scheme.width(weight_OE.shape[1]), scheme.symmetric),
     "fp8": lambda weight_OE, scheme: quantise_fp8(weight_OE, scheme.width(weight_OE.shape[1])),
 }
-"""How a full-precision weight is rounded when it is loaded."""
+"""How some rows of a full-precision weight are rounded when it is loaded, each for itself."""
 
 
 class QuantisedProduct:
@@ -116,10 +119,15 @@ class QuantisedWeight:
         self, part: Part, start: int, matrix: QuantisedMatrix | None, source: TensorSource, backend: DeviceBackend
     ) -> QuantisedMatrix:
         """Copy one projection into its rows from `start` on; the first one says of what kind all of them are."""
-        piece = self._quantised(part[0], read_part(source, part))
+        stored = read_part(source, part)
         outputs = sum(shape[0] for _, shape in self.parts)
-        matrix = matrix or allocate_like(piece, outputs, backend)
-        copy_rows(piece, matrix.rows(slice(start, start + piece.shape[0])), backend)
+        together = max(1, TOGETHER // part[1][1]) if isinstance(stored, torch.Tensor) else part[1][0]
+        for first in range(0, part[1][0], together):
+            rows = stored[first : first + together] if isinstance(stored, torch.Tensor) else stored
+            piece = self._quantised(part[0], rows)
+            matrix = matrix or allocate_like(piece, outputs, backend)
+            copy_rows(piece, matrix.rows(slice(start + first, start + first + piece.shape[0])), backend)
+        assert matrix is not None
         return matrix
 
     def _quantised(self, name: str, stored: torch.Tensor | QuantisedMatrix) -> QuantisedMatrix:

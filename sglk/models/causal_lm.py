@@ -24,8 +24,10 @@ from sglk.parallel.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
 
-TIDY_NUMBERS = 2**24
-"""Numbers read (64 MiB in fp32) after which what reading them took is given back to the system."""
+TIDY_SHARE = 1 / 64
+"""Share of a model's numbers after which what reading them took is given back to the system."""
+TIDY_NUMBERS = 2**20
+"""Least numbers that it is done for."""
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -84,11 +86,13 @@ class CausalLM(ABC):
         if missing := [name for name in wanted if name not in names]:
             raise ModelLoadError(f"{source}: {_count(missing)} missing: {_listed(missing)}; fetch the whole checkpoint")
         self._check_extra(source, names - wanted.keys())
+        return_freed_memory()
+        tidy = max(TIDY_NUMBERS, int(TIDY_SHARE * sum(map(math.prod, wanted.values()))))
         read = 0
         for weight in self.context.weights:
             weight.load(source, self.context.backend, self.dtype)
             read += sum(math.prod(shape) for _, shape in weight.parts)
-            if read >= TIDY_NUMBERS:
+            if read >= tidy:
                 return_freed_memory()
                 read = 0
         return_freed_memory()

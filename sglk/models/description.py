@@ -49,6 +49,8 @@ def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescri
     if files.format == "gguf":
         gguf = GgufFile(files.path)
         spec, tokenizer = read_gguf_spec(gguf), read_gguf_tokenizer(gguf)
+        # As Python objects it takes as much memory as the tokenizer itself, while the weights come.
+        gguf.forget_metadata("tokenizer.")
         weights: Path | GgufFile = gguf
     else:
         spec = read_spec(files.path)

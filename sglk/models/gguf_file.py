@@ -47,6 +47,8 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._bytes = _map(path)
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, GgufTensor] = {}
         try:
             self._read()
         except (struct.error, UnicodeDecodeError, IndexError, OverflowError, RecursionError) as error:
@@ -61,10 +63,18 @@ class GgufFile:
     def forget(self, name: str) -> None:
         """Let the system take the memory that the bytes of a tensor were read into; they can be read again."""
         tensor = self.tensors[name]
-        start = -(-tensor.start // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = (tensor.start + tensor.size) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        self._forget(tensor.start, tensor.start + tensor.size)
+
+    def _forget(self, first: int, end: int) -> None:
+        start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = end // mmap.PAGESIZE * mmap.PAGESIZE - start
         if size > 0 and hasattr(mmap, "MADV_DONTNEED"):
             self._bytes.madvise(mmap.MADV_DONTNEED, start, size)
+
+    def forget_metadata(self, prefix: str) -> None:
+        """Free the memory of the values whose keys begin with `prefix`, and what all were read into."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not key.startswith(prefix)}
+        self._forget(0, min((tensor.start for tensor in self.tensors.values()), default=0))
 
     def _read(self) -> None:
         if self._bytes[:4] != MAGIC:
@@ -77,7 +87,7 @@ class GgufFile:
                 f"{self.path} is GGUF version {self.version}; versions {known} (little-endian) are read"
             )
         num_tensors, num_values = cursor.scalar("Q"), cursor.scalar("Q")
-        self.metadata: dict[str, Any] = {cursor.string(): cursor.value(cursor.scalar("I")) for _ in range(num_values)}
+        self.metadata = {cursor.string(): cursor.value(cursor.scalar("I")) for _ in range(num_values)}
         lines = [self._read_tensor_line(cursor) for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:

@@ -86,7 +86,9 @@ def _bpe(metadata: Fields, tokens: list[str], ignore_merges: bool) -> models.BPE
     # The format cannot express an empty list, so a vocabulary of single bytes has no merges at all.
     has_merges = metadata.has("tokenizer.ggml.merges") or any(len(token) > 1 for token in _plain(metadata, tokens))
     pairs = (merge.partition(" ") for merge in _strings(metadata, "tokenizer.ggml.merges")) if has_merges else ()
-    merges = [(left, right) for left, _, right in pairs]
+    # Both are tokens that are there already: not two more strings for each merge.
+    same = {token: token for token in tokens}
+    merges = [(same.get(left, left), same.get(right, right)) for left, _, right in pairs]
     vocabulary = {token: id_ for id_, token in enumerate(tokens)}
     try:
         return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges)

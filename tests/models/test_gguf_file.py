@@ -97,3 +97,15 @@ def test_a_damaged_file_is_refused(tmp_path, content, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"cannot read .*none\.gguf: No such file"):
         GgufFile(tmp_path / "none.gguf")
+
+
+def test_a_vocabulary_that_was_forgotten_is_gone_and_tensors_are_there(tiny):
+    file = GgufFile(tiny)
+    before = {name: file.raw(name).copy() for name in file.tensors}
+    assert file.metadata["tokenizer.ggml.tokens"]
+
+    file.forget_metadata("tokenizer.")
+
+    assert not [key for key in file.metadata if key.startswith("tokenizer.")]
+    assert file.metadata["general.architecture"]
+    assert all(np.array_equal(file.raw(name), stored) for name, stored in before.items())

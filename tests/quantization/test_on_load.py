@@ -15,10 +15,12 @@ from sglk.backends.quantised import QuantisedMatrix, full_precision
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.schemes import ON_LOAD, Quantization
 from sglk.errors import ConfigError
+from sglk.layers import quantised_linear
 from sglk.layers.linear import Linear
 from sglk.layers.quantised_linear import QuantisedProduct, QuantisedWeight
 from sglk.layers.weights import DeclaredWeight, LayerContext
 from sglk.models.causal_lm import CausalLM
+from sglk.models.dummy_weights import DummyWeights
 from sglk.models.registry import model_class
 from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf
@@ -95,6 +97,21 @@ def test_one_tensor_at_a_time_is_in_full_precision(scheme: str | None) -> None:
     source = OneAtATime(model.weight_shapes())
     model.load_weights(source)
     assert source.read == len(source.shapes) > 20
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w4a16", "fp8"])
+def test_rows_are_rounded_alike_however_many_together(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def matrices() -> list[QuantisedMatrix]:
+        model = tiny(scheme, tiny_config())
+        model.load_weights(DummyWeights(model.weight_shapes(), seed=0))
+        return [weight.matrix for weight in model.context.weights if isinstance(weight, QuantisedWeight)]
+
+    whole = matrices()
+    assert len(whole) > 4
+    monkeypatch.setattr(quantised_linear, "TOGETHER", 200)
+
+    for one, other in zip(whole, matrices(), strict=True):
+        assert torch.equal(full_precision(one), full_precision(other))
 
 
 def test_head_embedding_norms_and_routers_stay_in_full_precision() -> None:
