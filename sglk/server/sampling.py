@@ -85,7 +85,7 @@ def sampling_params(fields: SamplingFields, **more: Any) -> SamplingParams:
 
     The engine checks all ranges once more.
     """
-    given = {name: getattr(fields, name) for name in SAME_NAMES}
+    given = {name: getattr(fields, name) for name in SAME_NAMES if name in fields.model_fields_set}
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
         **more,
