@@ -25,7 +25,15 @@ from sglk.simulation.clock import VirtualClock
 from sglk.simulation.deployment import VirtualDeployment, VirtualReplica, Way
 from sglk.simulation.words import TEMPLATE_TOKENS
 
-_COUNTERS = ("prompt_tokens", "cached_prompt_tokens", "generated_tokens", "steps", "retractions", "evicted_tokens")
+_COUNTERS = {
+    "prompt_tokens": "prompt_tokens",
+    "cached_prompt_tokens": "cached_prompt_tokens",
+    "generated_tokens": "generated_tokens",
+    "engine_steps": "steps",
+    "retractions": "retractions",
+    "evicted_tokens": "evicted_tokens",
+}
+"""Names under which a benchmark's record has a server's counters -> those of the engine's figures."""
 
 
 def simulate(
@@ -210,7 +218,7 @@ def _busy_share(replicas: Sequence[VirtualReplica], span_s: float) -> float:
 
 def _stats(replicas: Sequence[VirtualReplica]) -> dict[str, float]:
     stats = [each.engine.stats() for each in replicas]
-    return _with_hit_rate([{name: float(getattr(each, name)) for name in _COUNTERS} for each in stats])
+    return _with_hit_rate([{name: float(getattr(each, own)) for name, own in _COUNTERS.items()} for each in stats])
 
 
 def _with_hit_rate(parts: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -8,6 +8,8 @@ import pytest
 
 from sglk.bench.record import Record
 from sglk.cli import main
+from sglk.engine.messages import EngineStats
+from sglk.server.metrics import counters
 
 WORDS = ("chip=h100", "model=qwen7b", "runtime.tp_size=1", "profiles=none", "calibration=none")
 SMALL = ("workload.num_requests=12", "workload.input_len=64", "workload.output_len=8", "workload.concurrency=4")
@@ -41,6 +43,11 @@ def test_a_record_is_that_of_a_benchmark_marked_as_simulated(capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "simulated random on qwen7b, chip h100" in shown
     assert "roofline, not calibrated" in shown
+
+
+def test_the_engine_s_counters_have_the_names_that_a_server_s_have() -> None:
+    served = {name.removeprefix("sglk_") for name, _, _ in counters(EngineStats())}
+    assert set(simulated().engine_stats) - {"cache_hit_rate"} <= served
 
 
 def test_the_same_seed_gives_the_same_record_to_the_byte() -> None:
