@@ -222,7 +222,7 @@ def _check_shares(replicas: Sequence[ReplicaConfig]) -> None:
     """Refuse replicas that are to take more than the whole memory of a device that they share."""
     takers: dict[str, list[ReplicaConfig]] = defaultdict(list)
     for each in replicas:
-        for device in {_memory_of(device, each.config) for device in each.config.groups[0].devices}:
+        for device in {memory_of(device, each.config) for device in each.config.groups[0].devices}:
             takers[device].append(each)
     for device, sharing in takers.items():
         total = sum(each.config.runtime.mem_fraction_static for each in sharing)
@@ -234,7 +234,7 @@ def _check_shares(replicas: Sequence[ReplicaConfig]) -> None:
             )
 
 
-def _memory_of(device: str, config: ServeConfig) -> str:
+def memory_of(device: str, config: ServeConfig) -> str:
     """Return which memory a device works in."""
     kind, _, index = device.partition(":")
     if kind == SIMULATED:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sglk.config.fleet import ReplicaConfig
+from sglk.config.fleet import ReplicaConfig, memory_of
 from sglk.config.groups import SIMULATED
 from sglk.config.plan_schema import RoomConfig
 from sglk.config.schema import ServeConfig
@@ -100,8 +100,7 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
         for memory in memories:
             rooms.setdefault(memory, room_of(each.config))
         room = min((replace(rooms[name], free=rooms[name].free - taken[name]) for name in memories), key=_free)
-        others = max(shares[name] for name in memories) - each.config.runtime.mem_fraction_static
-        subject = Subject(model, each.config.chip, room, each.config.runtime, 1 - others)
+        subject = Subject(model, each.config.chip, room, each.config.runtime, 1 - _others(each, replicas))
         plans.append(plan := _plan(each, subject, asked))
         size = plan.found.weights.total + plan.found.kv_bytes
         for memory in memories:
@@ -117,6 +116,19 @@ def memories_of(replica: ReplicaConfig) -> list[str]:
         # Every replica imagines devices of its own.
         names = [f"{name} of {replica.name}" for name in names]
     return list(dict.fromkeys(names))
+
+
+def _others(replica: ReplicaConfig, replicas: Sequence[ReplicaConfig]) -> float:
+    """Return the share that other replicas are to have of a device: of simulated ones too, all have to add up."""
+
+    def named(each: ReplicaConfig) -> set[str]:
+        return {memory_of(device, each.config) for device in each.config.groups[0].devices}
+
+    beside = [each for each in replicas if each is not replica]
+    return max(
+        sum(each.config.runtime.mem_fraction_static for each in beside if memory in named(each))
+        for memory in named(replica)
+    )
 
 
 def _free(room: Room) -> int:

@@ -101,9 +101,9 @@ def ways_to_fit(subject: Subject, wanted: Wanted) -> list[Way]:
 
 
 def most_fraction(subject: Subject, found: Footprint) -> float:
-    """Return the largest `mem_fraction_static` that leaves a step its room, down to whole hundredths."""
-    spare = 1.0 if subject.room.host_memory else 1 - found.reserve_needed / max(found.planned, 1)
-    return math.floor(min(spare, subject.fraction_left) / _STEP + 1e-9) * _STEP
+    """Return the largest `mem_fraction_static` that leaves other replicas and a step their room, in hundredths."""
+    needed = 0.0 if subject.room.host_memory else found.reserve_needed / max(found.planned, 1)
+    return math.floor((subject.fraction_left - needed) / _STEP + 1e-9) * _STEP
 
 
 def undeclared(subject: Subject, wanted: Wanted) -> list[str]:
