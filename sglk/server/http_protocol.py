@@ -1,5 +1,6 @@
 """Requests parsed by httptools, with the limits that it does not have itself."""
 
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sglk.server.http_server import MAX_HEAD_BYTES
@@ -18,6 +19,9 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse `data`; what is neither a complete head nor may become one of allowed length ends the connection."""
         begun = self._in_head
+        if not begun and self._is_idle() and b"\nupgrade:" in data.partition(b"\r\n\r\n")[0].lower():
+            self._hand_over(data)
+            return
         super().data_received(data)
         # A header that never ends is told to nobody, so the bytes that came for it are counted here.
         if begun and self._in_head and not self.transport.is_closing():
@@ -25,6 +29,18 @@ class HttpProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _hand_over(self, data: bytes) -> None:
+        """Let h11 read a request that offers another protocol, such as HTTP/2: httptools would lose its body."""
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        other = H11Protocol(self.config, self.server_state, self.app_state, self.loop)
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(data)
 
     def on_message_begin(self) -> None:
         """Begin to count."""

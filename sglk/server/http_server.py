@@ -148,11 +148,12 @@ class HttpServer(uvicorn.Server):
 
 def parsing() -> dict[str, Any]:
     """Return uvicorn's settings for what parses requests, whose heads have a limit."""
+    limit = {"h11_max_incomplete_event_size": MAX_HEAD_BYTES}
     if find_spec("httptools") is None:
-        return {"http": "h11", "h11_max_incomplete_event_size": MAX_HEAD_BYTES}
+        return {"http": "h11", **limit}
     from sglk.server.http_protocol import HttpProtocol
 
-    return {"http": HttpProtocol}
+    return {"http": HttpProtocol, **limit}
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
