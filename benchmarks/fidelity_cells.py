@@ -66,7 +66,7 @@ _SHARED = (
 )
 _CHAT = (
     "workload=chat",
-    "workload.num_requests=30",
+    "workload.num_requests=24",
     "workload.turns=3",
     "workload.num_prefixes=2",
     "workload.prefix_len=96",
@@ -91,7 +91,7 @@ CELLS = (
             "mixed chunks": {"enable_mixed_chunk": True},
         },
     ),
-    Cell("random, light", "smollm2", _SMALL, {"base": {}, "window 2": _WINDOW_2}, load=0.35),
+    Cell("random, light", "smollm2", _random(16, 128, 32), {"base": {}, "window 2": _WINDOW_2}, load=0.35),
     Cell("random, medium", "smollm2", _SMALL, {"base": {}, "window 4": _WINDOW_4, "chunk 64": _CHUNK_64}, load=0.7),
     Cell(
         "random, above saturation",
@@ -119,7 +119,7 @@ CELLS = (
     Cell(
         "little memory, 10 at a time",
         "smollm2",
-        _random(30, 96, 96, at_a_time=10),
+        _random(24, 96, 96, at_a_time=10),
         {
             "768 tokens": {"max_total_tokens": 768},
             "768 tokens, bold": {"max_total_tokens": 768, "schedule_conservativeness": 0.2},
