@@ -147,9 +147,10 @@ INLINE void read_kind(int kind, const struct pool *pool, const size_t *places, s
     read_values(kind, pool, places, block, room);
 }
 
-/* Ask for the values of this block, which are needed after its keys, and for the keys of the next one, in turns. Heads of
- * a token are side by side, so the processor sees no stream. */
-INLINE void fetch_ahead(const struct pool *pool, const struct row *row, size_t head, const size_t *places, size_t start) {
+/* Ask for the values of this block, which are needed after its keys, and for the keys of the next one, in turns. Heads
+ * of a token are side by side, so the processor sees no stream. */
+INLINE void fetch_ahead(const struct pool *pool, const struct row *row, size_t head, const size_t *places,
+                        size_t start) {
     const size_t bytes = pool->width * number_bytes(pool->kind);
     for (size_t t = 0; t < TOKENS; t++) {
         const size_t next = slot_of(row, start + TOKENS + t) * pool->heads + head;
