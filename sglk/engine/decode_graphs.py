@@ -65,9 +65,12 @@ class DecodeGraphs:
     def logits(self, step: Step) -> torch.Tensor:
         """Compute `step` and return its logits_BV, which hold until the next step.
 
-        A shape that comes for the first time is computed kernel by kernel and recorded.
+        A shape that comes for the first time is computed kernel by kernel and recorded; so it is at the second step
+        after an op was switched off.
         """
-        self._forget_what_is_switched_off()
+        if self._forget_what_is_switched_off():
+            # What runs instead lays its weights out at its first call, which is no part of a step to be repeated.
+            return self.computed(step)
         shape = self._shape(step)
         recorded = self._recorded.get(shape)
         if recorded is not None:
@@ -102,11 +105,14 @@ class DecodeGraphs:
         if len(self._recorded) > MAX_GRAPHS:
             self._recorded.popitem(last=False)
 
-    def _forget_what_is_switched_off(self) -> None:
+    def _forget_what_is_switched_off(self) -> bool:
+        """Forget all graphs, and return true, where an implementation was switched off since the last step."""
         quarantines = len(self._backend.ops.quarantines())
-        if quarantines != self._quarantines:
-            self._recorded.clear()
-            self._quarantines = quarantines
+        if quarantines == self._quarantines:
+            return False
+        self._recorded.clear()
+        self._quarantines = quarantines
+        return True
 
 
 class RecordedStep:

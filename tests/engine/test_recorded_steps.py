@@ -163,3 +163,19 @@ def test_an_id_outside_of_the_vocabulary_reads_nothing(tmp_path: Path) -> None:
     ids_T.fill_(2**40)
     with pytest.raises(IndexError, match="outside of the vocabulary of 320"):
         backend.execute_runnable(lambda: model.embedding(ids_T))
+
+
+def test_weights_are_laid_out_anew_outside_of_what_is_repeated(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path)
+
+    def torch_calls(switched_off_after: int) -> set[int]:
+        one = rig(folder)
+        one.add("a", PROMPTS["a"])
+        for step in range(6):
+            if step == switched_off_after:
+                one.runner.backend.ops.quarantine(reference.linear, "cpu_kernels", "tried")
+            one.step()
+        graphs = one.runner._graphs
+        return {recorded._graph._program.num_torch_calls for recorded in graphs._recorded.values()}
+
+    assert torch_calls(3) == torch_calls(0) != set()
