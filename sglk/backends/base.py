@@ -182,11 +182,12 @@ class DeviceBackend(ABC):
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
         """Record the device work of `runnable` for `replay`, on the device's stream; comes with `graph_capture`.
 
-        `runnable` has run once on the same tensors, so that nothing is compiled or allocated for the first time. It
-        reads its inputs from tensors that stay where they are, and neither reads from the device nor synchronises.
-        What it computes on the host is not computed again. The memory of its result belongs to the graph, and may be
-        written to by any later replay. Called within `execute_runnable`, and so is `replay`. Raises BackendError where
-        the chip cannot, or the work cannot be recorded.
+        `runnable` has run once on the same tensors, so that nothing is compiled or allocated for the first time; with
+        `eager_capture` it need not have, for it does its work while it is recorded. It reads its inputs from tensors
+        that stay where they are, and neither reads from the device nor synchronises. What it computes on the host is
+        not computed again. The memory of its result belongs to the graph, and may be written to by any later replay.
+        Called within `execute_runnable`, and so is `replay`. Raises BackendError where the chip cannot, or the work
+        cannot be recorded.
         """
         raise BackendError(f"backend {self.name!r} captures no graphs; set runtime.disable_cuda_graph=true")
 

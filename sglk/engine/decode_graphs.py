@@ -22,7 +22,8 @@ MIN_WIDTH = 64
 MIN_EXACT_WIDTH = 512
 """Where no op pays for the width of a row, but for what is in it."""
 MAX_GRAPHS = 256
-"""The one used longest ago makes way."""
+MAX_ENTRIES = 2**23
+"""Of the page tables of all graphs, of 8 bytes each. The graph used longest ago makes way."""
 MAX_WIDTH = 8192
 """Tokens of a row from which a step takes long enough to hide the launch of its kernels."""
 
@@ -102,8 +103,11 @@ class DecodeGraphs:
 
     def _keep(self, shape: DecodeShape, recorded: "RecordedStep") -> None:
         self._recorded[shape] = recorded
-        if len(self._recorded) > MAX_GRAPHS:
+        while len(self._recorded) > MAX_GRAPHS or (len(self._recorded) > 1 and self._entries() > MAX_ENTRIES):
             self._recorded.popitem(last=False)
+
+    def _entries(self) -> int:
+        return sum(shape.rows * shape.width for shape in self._recorded) // self._pool.page_size
 
     def _forget_what_is_switched_off(self) -> bool:
         """Forget all graphs, and return true, where an implementation was switched off since the last step."""

@@ -9,7 +9,7 @@ import torch
 
 from sglk.backends import reference
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.ops import Op
+from sglk.backends.ops import Denial, Op
 from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.engine import decode_graphs
 from sglk.engine.decode_graphs import DecodeGraphs
@@ -26,8 +26,11 @@ PROMPTS = {
 }
 
 
-def rig(folder: Path, offered: tuple[Op[..., Any], str] | None = None, **settings: Any) -> Rig:
-    backend, runtime = CpuBackend(num_threads=1), RuntimeConfig(**settings)
+def rig(
+    folder: Path, offered: tuple[Op[..., Any], str] | None = None, deny: Denial | None = None, **settings: Any
+) -> Rig:
+    backend = CpuBackend(num_threads=1, deny=[deny] if deny else [])
+    runtime = RuntimeConfig(**settings)
     if offered is not None:
         backend.ops.register(offered[0], offered[1], offered[0].reference)
     if not backend.capabilities.graph_capture:
@@ -133,6 +136,25 @@ def test_what_cannot_be_repeated_is_not_recorded(
     assert [(record.levelname, record.getMessage()) for record in told] == [
         ("INFO", f"decode steps are launched kernel by kernel: {reason}")
     ]
+
+
+def test_a_step_that_is_mostly_torchs_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_tiny_model(tmp_path)
+    denied = Denial("linear_w8a16", "cpu_kernels", "to see what torch makes of it")
+    with caplog.at_level(logging.INFO):
+        answers(rig(folder, deny=denied, quantization="w8a16"), "ab")
+    assert "calls of torch's ops lie between those of kernels" in caplog.text
+
+
+def test_graphs_with_large_page_tables_make_way(
+    tmp_path: Path, steps: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "MAX_ENTRIES", 3 * 512 // 4)
+    one = rig(write_tiny_model(tmp_path))
+    for names in ("a", "ab", "abc", "a"):
+        answers(one, names)
+        one.cache.flush()
+    assert [rows for repeated, rows in steps if not repeated] == [1, 2, 3, 1]
 
 
 def test_a_step_with_an_op_of_others_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,8 @@ from sglk.errors import BackendError
 T = TypeVar("T")
 
 HOST_READS = frozenset({"tolist", "item", "numpy", "__array__", "__bool__", "__int__", "__index__", "__float__"})
+MOST_TORCH_CALLS = 24
+"""A step keeps what torch computes in it; a model that runs on kernels needs about five calls, for its positions."""
 ALLOCATIONS = ("aten::empty", "aten::new_empty")
 
 
@@ -66,7 +68,7 @@ class TorchCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(calls: Calls, runnable: Callable[[], T]) -> RecordedWork[T]:
-    """Do the work of `runnable` and record it; raises BackendError where it cannot be repeated.
+    """Do the work of `runnable` and record it; raises BackendError where it cannot be repeated, or is mostly torch's.
 
     All that is recorded shares its memory, results too: they hold until anything else is recorded or repeated.
     """
@@ -77,6 +79,8 @@ def record(calls: Calls, runnable: Callable[[], T]) -> RecordedWork[T]:
     finally:
         calls.end()
     program.finish()
+    if program.num_torch_calls > MOST_TORCH_CALLS:
+        raise BackendError(f"{program.num_torch_calls} calls of torch's ops lie between those of kernels")
     shared = tree_map(lambda each: calls.room.shared(each) if isinstance(each, torch.Tensor) else each, result)
     return RecordedWork(program, shared)
 
