@@ -207,9 +207,17 @@ class BoundOp(Generic[P, R]):
         self._run = self.function
         return result
 
-    def observe(self, observer: "Observer | None") -> None:
-        """Hand calls to `observer` instead of the implementation, until told None."""
-        self._run = self.function if observer is None else partial(observer, self)
+    def observe(self, observer: "Observer") -> Callable[[], None]:
+        """Hand calls to `observer` instead of the implementation, until what is returned is called."""
+        before, watched = self._run, partial(observer, self)
+        self._run = watched
+
+        def end() -> None:
+            # Whoever was switched to another implementation meanwhile runs that.
+            if self._run is watched:
+                self._run = before
+
+        return end
 
 
 Observer: TypeAlias = Callable[..., Any]
@@ -299,14 +307,12 @@ class OpRegistry:
     @contextmanager
     def observed(self, observer: Observer) -> Iterator[None]:
         """Hand every call of an op within the block to `observer`; calls outside cost nothing more for it."""
-        handles = list(self._bound.values())
-        for bound in handles:
-            bound.observe(observer)
+        ends = [bound.observe(observer) for bound in list(self._bound.values())]
         try:
             yield
         finally:
-            for bound in handles:
-                bound.observe(None)
+            for end in ends:
+                end()
 
     def _choose(
         self, op: Op[P, R], traits: tuple[tuple[str, Trait], ...]

@@ -229,3 +229,24 @@ def test_a_weight_that_cannot_be_packed_names_whose_fault_it_is() -> None:
         bound.pack(None)
     with pytest.raises(BackendError, match=r"^'chip' cannot unpack a weight: IndexError: list index out of range;"):
         bound.unpack(None)
+
+
+def test_who_watches_ops_goes_on_where_another_ends() -> None:
+    ops, seen = registry(), []
+    bound = ops.select(reference.silu_and_mul, size=4, dtype="fp16")
+
+    def watch(name: str) -> Callable[..., Any]:
+        def observer(bound: Any, *arguments: Any) -> Any:
+            seen.append(name)
+            return bound.function(*arguments)
+
+        return observer
+
+    with ops.observed(watch("outer")):
+        with ops.observed(watch("inner")):
+            bound(torch.ones(1, 4))
+        bound(torch.ones(1, 4))
+        # What was put in its place meanwhile is nobody's to take away again.
+        ops.quarantine(reference.silu_and_mul, "chip", "for a try")
+    assert bound(torch.ones(1, 4)).equal(reference.silu_and_mul.reference(torch.ones(1, 4)))
+    assert seen == ["inner", "outer"]
