@@ -116,11 +116,12 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
         try:
             defaults = _defaults(loader, command, typed)
             _require_whole(defaults, command, search)
-            layers = read_layers(defaults, search)
+            read = loader.repository.load_config
+            layers = read_layers(defaults, search, read)
             if chosen := _file_of_chips_backend(typed, layers, search):
                 typed = [line for line in typed if line != "backend=auto"] + [quoted("backend", chosen)]
-                swapped = with_option(layers, "backend", chosen, search)
-                layers = swapped or read_layers(_defaults(loader, command, typed), search)
+                swapped = with_option(layers, "backend", chosen, search, read)
+                layers = swapped or read_layers(_defaults(loader, command, typed), search, read)
             require_data(layers)
             tree = hydra_compose(command, typed, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -192,7 +193,7 @@ def _defaults(loader: ConfigLoader, command: str, overrides: list[str]) -> list[
 
 
 @contextmanager
-def _hydra(search: SearchPath, command: str) -> Iterator[ConfigLoader]:
+def _hydra(search: SearchPath, command: str) -> Iterator[ConfigLoaderImpl]:
     """Give a config loader over `search`; Hydra as the caller's own program may have set it up stays as it was."""
     _register_schema(command)
     _register_profiles()

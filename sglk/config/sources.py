@@ -1,13 +1,14 @@
 """Which file, or the command line, each runtime value comes from."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from sglk.config.keys import ROOTS, leaves
@@ -16,6 +17,9 @@ from sglk.errors import ConfigError
 
 _HEADER = re.compile(r"^(defaults:|#\s*@)", re.MULTILINE)
 """In a file that has parents, or a package of its own."""
+
+Read: TypeAlias = Callable[[str], ConfigResult | None]
+"""Returns what Hydra has read, or reads, for a path such as `chip/cpu`."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,26 @@ class Layer:
         return f"{self.group} {self.option}" if self.group else str(self.file)
 
 
-def read_layers(defaults: Iterable[ResultDefault], search: SearchPath) -> list[Layer]:
-    """Read the files behind Hydra's final defaults list, weakest first; schemas, which have no file, are left out."""
+def read_layers(defaults: Iterable[ResultDefault], search: SearchPath, read: Read) -> list[Layer]:
+    """Return the files behind Hydra's final defaults list, weakest first; schemas, which have no file, are left out."""
     layers = []
     for default in defaults:
         file = search.find(default.config_path or "")
         if file is None:
             continue
         group, _, option = str(default.config_path).partition("/")
-        layers.append(Layer(group if option else "", option or group, file, _values(file, default.package)))
+        layers.append(
+            Layer(
+                group if option else "",
+                option or group,
+                file,
+                _values(file, str(default.config_path), default.package, read),
+            )
+        )
     return layers
 
 
-def with_option(layers: Sequence[Layer], group: str, option: str, search: SearchPath) -> list[Layer] | None:
+def with_option(layers: Sequence[Layer], group: str, option: str, search: SearchPath, read: Read) -> list[Layer] | None:
     """Return `layers` with another option of `group`; None where its file says itself where its content belongs.
 
     Hydra would find the same, but computes all defaults lists again for it.
@@ -57,21 +68,20 @@ def with_option(layers: Sequence[Layer], group: str, option: str, search: Search
     file = search.find(f"{group}/{option}")
     if file is None or _HEADER.search(file.read_text(encoding="utf-8")):
         return None
-    return [Layer(group, option, file, _values(file, group)) if layer.group == group else layer for layer in layers]
+    values = _values(file, f"{group}/{option}", group, read)
+    return [Layer(group, option, file, values) if layer.group == group else layer for layer in layers]
 
 
-def _values(file: Path, package: str | None) -> dict[str, Any]:
-    content = OmegaConf.load(file)
-    if not isinstance(content, DictConfig):
+def _values(file: Path, config_path: str, package: str | None, read: Read) -> dict[str, Any]:
+    found = read(config_path)
+    if found is None or not isinstance(found.config, DictConfig):
         raise ConfigError(f"{file} holds no mapping; write key: value lines")
-    tree = OmegaConf.create()
-    if package:
-        OmegaConf.update(tree, package, content)
-    else:
-        tree.merge_with(content)
-    values = OmegaConf.to_container(tree)
+    values = OmegaConf.to_container(found.config)
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    tree = {str(key): value for key, value in values.items()}
+    for name in reversed(package.split(".") if package else []):
+        tree = {name: tree}
+    return tree
 
 
 def runtime_sources(overrides: Sequence[str], layers: Sequence[Layer]) -> dict[str, str]:
