@@ -24,4 +24,4 @@ class PlanConfig(ServeConfig):
 
     plan: RoomConfig = field(default_factory=RoomConfig)
     calibration: str = "auto"
-    """`auto` (this machine's, or one that comes with sglk), `none` (peak figures), or a file or folder."""
+    """`auto` (of this machine, in ./calibration), `none` (peak figures), or a file or folder."""

@@ -24,4 +24,4 @@ class SimulateConfig(BenchConfig):
 
     simulate: WhatIfConfig = field(default_factory=WhatIfConfig)
     calibration: str = "auto"
-    """`auto` (of this machine in ./calibration, or one that comes with sglk), `none` (peak figures), or a file."""
+    """`auto` (of this machine, in ./calibration), `none` (peak figures), or a file."""

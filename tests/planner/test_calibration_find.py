@@ -179,7 +179,7 @@ def test_none_means_peak_figures() -> None:
         ),
         (
             lambda data: data | {"entries": [data["entries"][0] | {"prices": {"layers": -1.0}}]},
-            r"price of 'layers' is below 0",
+            r"price of 'layers' is -1, not from 0 to 1e\+06 s",
         ),
     ],
 )
@@ -212,11 +212,13 @@ def test_prices_from_a_busy_machine_are_told_to_be_worth_little() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"serving": ServingRecord(HostTime(-0.001))}, "serving time step_s=-0.001 is below 0"),
-        ({"serving": ServingRecord(arrival_s=-5.0)}, "serving time arrival_s=-5 is below 0"),
+        ({"serving": ServingRecord(HostTime(-0.001))}, "serving time step_s=-0.001 is not from 0 to"),
+        ({"serving": ServingRecord(arrival_s=-5.0)}, "serving time arrival_s=-5 is not from 0 to"),
         ({"numbers": {"hidden_size": 64}}, "has no intermediate_size above 0"),
         ({"numbers": {**machines.way().numbers, "head_dim": 0}}, "has no head_dim above 0"),
-        ({"prices": {"layers": -1.0}}, "price of 'layers' is below 0"),
+        ({"prices": {"layers": -1.0}}, "price of 'layers' is -1, not from 0 to"),
+        ({"prices": {"layers": 1e308}}, r"price of 'layers' is 1e\+308, not from 0 to"),
+        ({"serving": ServingRecord(delivery_s=1e7)}, r"serving time delivery_s=1e\+07 is not from 0 to"),
     ],
 )
 def test_a_file_with_figures_that_cannot_be_is_refused(changes: dict[str, Any], complaint: str) -> None:

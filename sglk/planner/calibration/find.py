@@ -1,4 +1,4 @@
-"""Which calibration prices are taken from: the caller's choice, those in `./calibration`, those that come with sglk."""
+"""Which calibration prices are taken from: the caller's choice, or those in `./calibration`."""
 
 import platform
 import re
@@ -12,7 +12,6 @@ from sglk.planner.calibration.entries import Way
 from sglk.planner.calibration.record import Calibration, Entry, Machine, read
 
 FOLDER = Path("calibration")
-SHIPPED = Path(__file__).resolve().parent / "shipped"
 
 AUTO, NONE = "auto", "none"
 ON_THIS_MACHINE = "cpu"
@@ -68,11 +67,9 @@ def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
             "calibration=none"
         )
     passed_over: list[str] = []
-    for folder in (FOLDER, SHIPPED) if choice == AUTO else (named,):
-        found = list(_of_folder(folder, chip, way, passed_over, anywhere=choice != AUTO))
-        if found:
-            return Search(min(found, key=lambda each: len(each.notes)), tuple(passed_over))
-    return Search(None, tuple(passed_over))
+    folder = FOLDER if choice == AUTO else named
+    found = list(_of_folder(folder, chip, way, passed_over, anywhere=choice != AUTO))
+    return Search(min(found, key=lambda each: len(each.notes), default=None), tuple(passed_over))
 
 
 def _of_folder(folder: Path, chip: str, way: Way, passed_over: list[str], *, anywhere: bool) -> Iterator[Found]:

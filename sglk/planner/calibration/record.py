@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 
 Kind = Literal["measured", "simulated"]
 
+LONGEST_S = 1e6
+"""Nothing that a price or a time of a server stands for takes so long."""
 NUMBERS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 """Of a model, that every entry tells at least."""
 
@@ -97,11 +99,11 @@ class ServingRecord:
     """None of them: measured by a version that could not tell what serving adds from a slower minute."""
 
     def check(self) -> None:
-        """Raise ValueError for a time below 0."""
+        """Raise ValueError for a time that is none."""
         times = {name: getattr(self, name) for name in ("arrival_s", "arrival_token_s", "delivery_s")}
         for name, seconds in {**vars(self.host), **times}.items():
-            if seconds < 0:
-                raise ValueError(f"serving time {name}={seconds:g} is below 0")
+            if not 0 <= seconds <= LONGEST_S:
+                raise ValueError(f"serving time {name}={seconds:g} is not from 0 to {LONGEST_S:g} s")
 
 
 @dataclass
@@ -137,7 +139,7 @@ class Entry:
     """None = not measured."""
 
     def fit(self) -> Fit:
-        """Return the prices; raises ValueError for what this version does not know, and for a price below 0."""
+        """Return the prices; raises ValueError for what this version does not know, and for what is no price."""
         for name in NUMBERS:
             # A model of experts alone has but theirs.
             if self.numbers.get(name, 0) < 1 and not (name == "intermediate_size" and "expert_size" in self.numbers):
@@ -149,8 +151,8 @@ class Entry:
         for name, price in self.prices.items():
             if not is_quantity(name):
                 raise ValueError(f"quantity {name!r} is unknown")
-            if price < 0:
-                raise ValueError(f"price of {name!r} is below 0")
+            if not 0 <= price <= LONGEST_S:
+                raise ValueError(f"price of {name!r} is {price:g}, not from 0 to {LONGEST_S:g} s")
         return Fit(self.form, self.largest_tokens, self.largest_lines, self.prices, self.error, self.error_by_kind)
 
     @property
