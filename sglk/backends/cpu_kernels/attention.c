@@ -9,9 +9,8 @@
 
 #include <omp.h>
 
-#include "vectors.h"
+#include "kv_block.h"
 
-#define TOKENS 32
 #define PART 512
 #define WIDEST 256
 #define VECTORS (TOKENS / LANES)
@@ -22,21 +21,6 @@
 #define LINES 3
 #endif
 
-struct pool {
-    int kind;
-    const void *keys, *values;
-    const float *key_scales, *value_scales;
-    /* `filled` is D filled up with zeros to whole registers. */
-    size_t heads, width, filled;
-};
-
-INLINE size_t fill(size_t width) { return (width + LANES - 1) / LANES * LANES; }
-
-struct row {
-    const int64_t *pages;
-    size_t page_size;
-};
-
 /* Neighbouring queries of a row and the `group` heads of each that share a key/value head. */
 struct tile {
     const float *q;
@@ -44,140 +28,12 @@ struct tile {
     float scale;
 };
 
-/* Tokens [from, to) of one block in fp32: keys [D, TOKENS], zeros where there is no token; values a row each, filled
- * up. */
-struct block {
-    size_t from, to;
-    float *keys;
-    const float *values[TOKENS];
-    float value_scales[TOKENS];
-};
-
 /* The maximum, the sum of exponentials, and weighted sums, filled up. */
 INLINE size_t state_size(size_t filled) { return filled + 2; }
-
-INLINE size_t number_bytes(int kind) { return kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1; }
-
-/* As `load_kind`, of `left` numbers that a head has from there on. */
-INLINE floats load_left(const void *from, size_t at, size_t left, int kind) {
-    if (left >= LANES) return load_kind(from, at, kind);
-    const size_t size = number_bytes(kind);
-    char numbers[4 * LANES] = {0};
-    memcpy(numbers, (const char *)from + at * size, left * size);
-    return load_kind(numbers, 0, kind);
-}
 
 INLINE size_t first_seen(const struct tile *tile, size_t query) {
     const size_t end = tile->position + query + 1;
     return tile->window && end > tile->window ? end - tile->window : 0;
-}
-
-INLINE size_t slot_of(const struct row *row, size_t token) {
-    return (size_t)row->pages[token / row->page_size] * row->page_size + token % row->page_size;
-}
-
-INLINE void transpose(floats x[LANES]) {
-    floats a[LANES], b[LANES];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = __builtin_shuffle(x[i], x[i + 1], (ints){0, 8, 1, 9, 4, 12, 5, 13});
-        a[i + 1] = __builtin_shuffle(x[i], x[i + 1], (ints){2, 10, 3, 11, 6, 14, 7, 15});
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = __builtin_shuffle(a[i], a[i + 2], (ints){0, 1, 8, 9, 4, 5, 12, 13});
-        b[i + 1] = __builtin_shuffle(a[i], a[i + 2], (ints){2, 3, 10, 11, 6, 7, 14, 15});
-        b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){0, 1, 8, 9, 4, 5, 12, 13});
-        b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){2, 3, 10, 11, 6, 7, 14, 15});
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        x[i] = __builtin_shuffle(b[i], b[i + 4], (ints){0, 1, 2, 3, 8, 9, 10, 11});
-        x[i + 4] = __builtin_shuffle(b[i], b[i + 4], (ints){4, 5, 6, 7, 12, 13, 14, 15});
-    }
-}
-
-/* Numbers [d, d + LANES) of eight tokens, a register for each d. */
-INLINE void turn_keys(int kind, int whole, const struct pool *pool, const size_t *places, const struct block *block,
-                      size_t t, size_t d) {
-    floats x[LANES];
-#pragma GCC unroll 8
-    for (size_t lane = 0; lane < LANES; lane++) {
-        if (whole) {
-            x[lane] = load_kind(pool->keys, places[t + lane] * pool->width + d, kind);
-        } else {
-            const int there = t + lane >= block->from && t + lane < block->to;
-            const size_t at = there ? places[t + lane] * pool->width + d : 0;
-            x[lane] = there ? load_left(pool->keys, at, pool->width - d, kind) : splat(0);
-        }
-        if (kind == INT8 && t + lane >= block->from && t + lane < block->to)
-            x[lane] *= pool->key_scales[places[t + lane]];
-    }
-    transpose(x);
-#pragma GCC unroll 8
-    for (size_t lane = 0; lane < LANES; lane++) store(block->keys + (d + lane) * TOKENS + t, x[lane]);
-}
-
-INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, struct block *block) {
-    for (size_t t = 0; t < TOKENS; t += LANES) {
-        size_t d = 0;
-        if (t >= block->from && t + LANES <= block->to)
-            for (; d + LANES <= pool->width; d += LANES) turn_keys(kind, 1, pool, places, block, t, d);
-        for (; d < pool->width; d += LANES) turn_keys(kind, 0, pool, places, block, t, d);
-    }
-}
-
-INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
-    for (size_t t = block->from; t < block->to; t++) {
-        const size_t at = places[t] * pool->width;
-        if (kind == FP32 && pool->width == pool->filled) {
-            block->values[t] = (const float *)pool->values + at;
-            continue;
-        }
-        float *to = room + t * pool->filled;
-        for (size_t d = 0; d < pool->width; d += LANES)
-            store(to + d, load_left(pool->values, at + d, pool->width - d, kind));
-        block->values[t] = to;
-        if (kind == INT8) block->value_scales[t] = pool->value_scales[places[t]];
-    }
-}
-
-INLINE void read_kind(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
-    read_keys(kind, pool, places, block);
-    read_values(kind, pool, places, block, room);
-}
-
-/* Ask for the values of this block, which are needed after its keys, and for the keys of the next one, in turns. Heads
- * of a token are side by side, so the processor sees no stream. */
-INLINE void fetch_ahead(const struct pool *pool, const struct row *row, size_t head, const size_t *places,
-                        size_t start) {
-    const size_t bytes = pool->width * number_bytes(pool->kind);
-    for (size_t t = 0; t < TOKENS; t++) {
-        const size_t next = slot_of(row, start + TOKENS + t) * pool->heads + head;
-        for (size_t line = 0; line < bytes; line += 64) {
-            __builtin_prefetch((const char *)pool->values + places[t] * bytes + line, 0, 2);
-            __builtin_prefetch((const char *)pool->keys + next * bytes + line, 0, 2);
-        }
-    }
-}
-
-/* Read tokens [from, to) of the block that begins at position `start`, of a part before `end`; `room` holds
- * 2 * TOKENS * D floats. */
-static void read_block(const struct pool *pool, const struct row *row, size_t head, size_t start, size_t from, size_t to,
-                       size_t end, struct block *block, float *room) {
-    size_t places[TOKENS];
-    for (size_t token = from; token < to; token++) places[token - start] = slot_of(row, token) * pool->heads + head;
-    if (from == start && start + 2 * TOKENS <= end) fetch_ahead(pool, row, head, places, start);
-    block->from = from - start, block->to = to - start, block->keys = room;
-    float *rest = room + TOKENS * pool->filled;
-    switch (pool->kind) {
-    case FP32: read_kind(FP32, pool, places, block, rest); break;
-    case FP16: read_kind(FP16, pool, places, block, rest); break;
-    case BF16: read_kind(BF16, pool, places, block, rest); break;
-    case E4M3: read_kind(E4M3, pool, places, block, rest); break;
-    case E5M2: read_kind(E5M2, pool, places, block, rest); break;
-    default: read_kind(INT8, pool, places, block, rest);
-    }
 }
 
 /* Scores of `count` lines: each the sum over d from the first to the last. */
