@@ -28,8 +28,8 @@ import torch
 from benchmarks.f16_file import write_in_f16
 from benchmarks.result import Row, main
 from benchmarks.transformers_compare import MODEL, Tokens, load_transformers
-from sglk.backends.cpu_kernels.helpers import end_helpers
 from sglk.backends.cpu_kernels.library import kernels
+from sglk.backends.cpu_kernels.openmp import end_helpers
 from sglk.config.compose import compose
 from sglk.engine.messages import SamplingParams
 from sglk.llm import LLM

@@ -176,7 +176,7 @@ class DeviceBackend(ABC):
     def synchronize(self) -> None:
         """Wait until all work handed to the device is done."""
 
-    def leave_thread(self) -> None:  # noqa: B027
+    def leave_thread(self) -> None:  # noqa: B027 most devices keep nothing
         """Let go of what the device keeps for the calling thread alone, which another now follows: the engine's."""
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:

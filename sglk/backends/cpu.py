@@ -12,7 +12,7 @@ import torch
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceGraph, DeviceInfo, MemoryInfo
 from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_kernels.calls import Calls
-from sglk.backends.cpu_kernels.helpers import end_helpers
+from sglk.backends.cpu_kernels.openmp import end_helpers
 from sglk.backends.cpu_kernels.recording import record
 from sglk.backends.cpu_kernels.registration import PROVIDER as KERNELS
 from sglk.backends.cpu_kernels.registration import register_cpu_kernels

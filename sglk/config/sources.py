@@ -48,15 +48,10 @@ def read_layers(defaults: Iterable[ResultDefault], search: SearchPath, read: Rea
         file = search.find(default.config_path or "")
         if file is None:
             continue
-        group, _, option = str(default.config_path).partition("/")
-        layers.append(
-            Layer(
-                group if option else "",
-                option or group,
-                file,
-                _values(file, str(default.config_path), default.package, read),
-            )
-        )
+        path = str(default.config_path)
+        group, _, option = path.partition("/")
+        values = _values(file, path, default.package, read)
+        layers.append(Layer(group if option else "", option or group, file, values))
     return layers
 
 

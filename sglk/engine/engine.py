@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import TypeVar
@@ -24,11 +24,11 @@ from sglk.engine.inbox import Inbox
 from sglk.engine.isolation import run_rows
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Grammar, Output
-from sglk.engine.op_report import OpReport
 from sglk.engine.open_answers import OpenAnswers
 from sglk.engine.own_process import OwnProcess
 from sglk.engine.patience import Patience
 from sglk.engine.request import Request
+from sglk.engine.runner_facts import RunnerFacts
 from sglk.engine.stats import Throughput
 from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.models.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ CALL_TIMEOUT_S = 30.0
 """How long others wait for the end of a step before the engine does what they ask for."""
 
 
-class Engine:
+class Engine(RunnerFacts):
     """Generates text for many requests at once.
 
     All methods may be called from any thread; `on_output` callbacks run on the engine's thread and must be quick.
@@ -69,7 +69,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.failure: str | None = None
         """Why the engine died; None while it lives, and after an orderly shutdown."""
-        self._runner = runner
+        super().__init__(runner)
         self._clock = clock
         self._throughput = Throughput()
         self._counters = EngineStats()
@@ -109,49 +109,6 @@ class Engine:
     def context_length(self) -> int:
         """Most tokens of prompt and answer together."""
         return self._core.limits.context_length
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids run from 0 to one less."""
-        return self._runner.vocab_size
-
-    @property
-    def weights_bytes(self) -> int:
-        """Device memory that the weights hold."""
-        return self._runner.weights_bytes
-
-    @property
-    def dtype(self) -> str:
-        """What the model computes in, such as `fp32`."""
-        return self._runner.dtype
-
-    @property
-    def kv_cache_dtype(self) -> str:
-        """What the KV pool holds."""
-        return self._runner.kv_cache_dtype
-
-    @property
-    def quantization(self) -> str | None:
-        """How the model's weights are quantised, asked for or as its checkpoint has them; None = not at all."""
-        return self._runner.quantization
-
-    @property
-    def device_info(self) -> Mapping[str, str]:
-        """What the machine calls the device."""
-        return self._runner.device_info
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the device is a simulated one: its times come from peak figures, and its answers mean nothing."""
-        return self.device_info.get("simulated") == "true"
-
-    def peak_memory_bytes(self) -> int:
-        """Return the most device memory held since the start."""
-        return self._runner.peak_memory_bytes()
-
-    def op_report(self) -> OpReport:
-        """Return who runs which op, what was switched off and what went wrong."""
-        return self._runner.op_report()
 
     @property
     def is_alive(self) -> bool:

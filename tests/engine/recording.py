@@ -5,29 +5,16 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from sglk.backends.base import DeviceGraph
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels.recording import NoHostReads
 from sglk.backends.cpu_kernels.registration import OPS, PROVIDER
 from sglk.backends.ops import Denial
-from sglk.errors import BackendError
 
 T = TypeVar("T")
-
-
-HOST_READS = {"tolist", "item", "numpy", "__bool__", "__int__", "__index__", "__float__"}
-
-
-class NoHostReads(TorchFunctionMode):
-    """What the host reads would be of the recorded step for ever, so a device refuses it."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.__name__ in HOST_READS:
-            raise BackendError("the host reads from the device while a graph is recorded")
-        return func(*args, **(kwargs or {}))
 
 
 class Recorder(TorchDispatchMode):

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ class Program:
         self._parts: list[Callable[[], object]] = []
         self._held: list[Any] = []
         self.num_torch_calls = 0
-        self.num_calls = 0
 
     def add(self, name: str, arguments: Sequence[int | float | None]) -> None:
         """Write a call of `sglk_{name}` down."""
@@ -33,7 +33,6 @@ class Program:
         fields = "".join(FIELDS[letter] for letter in SIGNATURES[name])
         values = [0 if value is None else value for value in arguments]
         self._words.append(struct.pack(f"=QQ{fields}", address, len(values), *values))
-        self.num_calls += 1
 
     def add_torch(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Write a call of torch's down; its results are put where they are now."""
@@ -58,7 +57,8 @@ class Program:
         if self._words:
             words, calls = b"".join(self._words), len(self._words)
             self._words = []
-            self._parts.append(lambda: self._replay(words, calls))
+            # Not a function of this object: it would live until somebody looks for cycles, with all that it holds.
+            self._parts.append(partial(self._replay, words, calls))
 
 
 class TorchCall:

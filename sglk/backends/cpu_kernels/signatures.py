@@ -31,7 +31,7 @@ SIGNATURES = {
 
 
 def adapters() -> str:
-    """Return the C source of a `run_*` for each function: it takes the arguments from words, one a word."""
+    """Return the C source of a `sglk_run_*` for each function: it takes the arguments from words, one a word."""
     return "\n".join(['#include "words.h"', "", *map(_adapter, SIGNATURES)])
 
 
@@ -41,9 +41,9 @@ def adapter(name: str) -> str:
 
 
 def _adapter(name: str) -> str:
-    # Not every processor has every function.
     kinds = ", ".join({"p": "const void *", "n": "size_t", "i": "int", "f": "float"}[each] for each in SIGNATURES[name])
     taken = ", ".join(f"{'(int)' if each == 'i' else ''}w[{i}].{WORD[each]}" for i, each in enumerate(SIGNATURES[name]))
+    # Weak, as not every processor has every function.
     return (
         f"__attribute__((weak)) void sglk_{name}({kinds});\n"
         f"void {adapter(name)}(const union word *w) {{ sglk_{name}({taken}); }}\n"

@@ -1,4 +1,4 @@
-"""The threads that help the one that calls kernels: OpenMP keeps some for each thread that ever called."""
+"""OpenMP's threads: it keeps some for each thread that ever called a kernel, to help it."""
 
 import ctypes
 
