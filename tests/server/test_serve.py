@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -25,11 +25,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Process:
     """A started `sglk serve` and its output."""
 
-    def __init__(self, model: Path, folder: Path, *settings: str) -> None:
+    def __init__(self, model: Path, folder: Path, *settings: str, without: Sequence[str] = ()) -> None:
         self.log = folder / "log"
         command = [sys.executable, "-m", "sglk", "serve", f"model={model}", *settings]
+        # Python runs a module of this name first.
+        missing = f"import sys\nsys.modules.update(dict.fromkeys({list(without)}))\n"
+        (folder / "sitecustomize.py").write_text(missing)
+        paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.log.open("wb") as output:
-            self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+            self.child = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "PYTHONPATH": paths}
+            )
 
     def text(self) -> str:
         return self.log.read_text()
@@ -43,11 +49,10 @@ class Process:
         return url
 
 
-@pytest.fixture
-def process(model: Path, tmp_path: Path) -> Iterator[Process]:
-    running = Process(
-        model, tmp_path, "server.port=0", "server.shutdown_timeout_s=60", "runtime.max_total_tokens=100000"
-    )
+@pytest.fixture(params=[(), ("uvloop", "httptools")], ids=["fast", "without-uvloop"])
+def process(model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    settings = ("server.port=0", "server.shutdown_timeout_s=60", "runtime.max_total_tokens=100000")
+    running = Process(model, tmp_path, *settings, without=request.param)
     yield running
     running.child.kill()
     running.child.wait()
