@@ -1,9 +1,9 @@
 """Requests parsed by httptools, with the limits that it does not have itself."""
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sglk.server.http_server import MAX_HEAD_BYTES
+from sglk.server.offers import OfferProtocol
 
 
 class HeadTooLong(Exception):
@@ -37,7 +37,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Let h11 read a request that offers another protocol, such as HTTP/2: httptools would lose its body."""
         self._unset_keepalive_if_required()
         self.connections.discard(self)
-        other = H11Protocol(self.config, self.server_state, self.app_state, self.loop)
+        other = OfferProtocol(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(other)
         other.connection_made(self.transport)
         other.data_received(data)

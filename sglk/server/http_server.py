@@ -19,6 +19,7 @@ from sglk.errors import ConfigError
 from sglk.server import dashboard
 from sglk.server.advice import watch
 from sglk.server.entry import Entry
+from sglk.server.offers import OfferProtocol
 from sglk.server.port import port_taken
 from sglk.server.tls import tls_files
 
@@ -150,7 +151,7 @@ def parsing() -> dict[str, Any]:
     """Return uvicorn's settings for what parses requests, whose heads have a limit."""
     limit = {"h11_max_incomplete_event_size": MAX_HEAD_BYTES}
     if find_spec("httptools") is None:
-        return {"http": "h11", **limit}
+        return {"http": OfferProtocol, **limit}
     from sglk.server.http_protocol import HttpProtocol
 
     return {"http": HttpProtocol, **limit}

@@ -170,12 +170,16 @@ def test_heads_and_bodies_up_to_their_limits_pass(parsed: Served) -> None:
     assert parsed.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "user": "y" * 300_000}).status_code == 200
 
 
-def test_a_request_that_offers_another_protocol_is_answered_by_this_one(parsed: Served) -> None:
+def test_a_request_that_offers_another_protocol_is_answered_by_this_one(
+    parsed: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     offers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
     with httpx.Client(base_url=parsed.url, timeout=30, trust_env=False) as client:
         for headers in ({}, offers, {}, offers):
             body = {"prompt": "x", "max_tokens": 1}
             assert client.post("/v1/completions", json=body, headers=headers).status_code == 200
+
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_what_is_cancelled_at_the_very_end_leaves_no_traceback(
