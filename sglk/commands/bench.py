@@ -17,6 +17,7 @@ from sglk.commands.record_file import check_output, command_line, free_path, sav
 from sglk.commands.terminal import console, warn
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.compose import Composed, compose
+from sglk.config.fleet import replica_configs
 from sglk.errors import RunError
 
 EXAMPLES = (
@@ -37,6 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     config = composed.config
     check_output(config.bench.output)
     if config.bench.url is None:
+        # What its server would refuse.
+        replica_configs(composed, flags.config_dir)
         warn(composed.warnings)
     subject = _subject(composed, flags.arguments)
     started = datetime.now(timezone.utc)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sglk.config.quoting import shell_form
+from sglk.config.quoting import list_text, shell_form
 from sglk.config.ranges import address
 from sglk.config.schema import GroupConfig
 from sglk.errors import ConfigError, nearest
@@ -37,6 +37,8 @@ class _Kind:
 
 
 _KINDS = {
+    "name": _Kind((str, int), "text"),
+    "devices": _Kind((str, list), "text or a list"),
     "url": _Kind((str,), "an address"),
     "api_key_file": _Kind((str,), "the path of a file"),
     "weight": _Kind((int, float), "a number"),
@@ -61,9 +63,10 @@ def parse_groups(value: Any, backend: str, tp_size: int = 1) -> list[GroupConfig
     elif isinstance(value, list) and value:
         groups = [_group(item, index) for index, item in enumerate(value)]
     else:
+        wrong = "names no device" if value == [] else "is neither text nor a list"
         example = shell_form("groups", "cuda:0,cpu:0;cuda:1")
         raise ConfigError(
-            f"groups={value!r} is neither text nor a list; write {example} or a list of name, devices, weight"
+            f"groups={list_text(value)} {wrong}; write {example}, a list of name, devices, weight, or null"
         )
     _check(groups)
     return groups
@@ -86,25 +89,30 @@ def _group(item: Any, index: int) -> GroupConfig:
     if isinstance(item, str):
         return GroupConfig(f"group{index}", _devices(item))
     if not isinstance(item, Mapping):
-        raise ConfigError(f"groups[{index}]={item!r} is not a group; write a mapping of name, devices and weight")
+        raise ConfigError(
+            f"groups[{index}]={list_text(item)} is not a group; write a mapping of name, devices and weight"
+        )
     allowed = [field.name for field in fields(GroupConfig)]
     for key in item:
         if key not in allowed:
             raise ConfigError(
                 f"unknown key 'groups[{index}].{key}'{nearest(str(key), allowed) or f'; allowed: {allowed}'}"
             )
-    devices = item.get("devices")
-    given = {key: value for key, value in item.items() if key not in ("name", "devices") and value is not None}
+    given = {key: value for key, value in item.items() if value is not None}
     for key, value in given.items():
         if not _KINDS[key].holds(value):
-            raise ConfigError(f"groups[{index}].{key}={value!r} is not {_KINDS[key].words}")
+            raise ConfigError(f"groups[{index}].{key}={list_text(value)} is not {_KINDS[key].words}")
     if "weight" in given:
         given["weight"] = float(given["weight"])
-    return GroupConfig(
-        name=str(item.get("name") or f"group{index}"),
-        devices=_devices(devices) if isinstance(devices, str) else [str(device) for device in devices or []],
-        **given,
-    )
+    devices = given.get("devices", [])
+    given["devices"] = _devices(devices) if isinstance(devices, str) else [_device(each, index) for each in devices]
+    return GroupConfig(**{**given, "name": str(given.get("name", f"group{index}"))})
+
+
+def _device(value: Any, index: int) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"groups[{index}].devices has {list_text(value)}, which is not text such as cuda:0")
+    return value.strip()
 
 
 def _check_remote(group: GroupConfig) -> None:
@@ -125,6 +133,8 @@ def _check(groups: list[GroupConfig]) -> None:
         names.add(group.name)
         if not _NAME.fullmatch(group.name):
             raise ConfigError(f"device group {group.name!r}: a name is of letters, digits, `_`, `-` and `.`")
+        if empty := [key for key in ("chip", "model") if getattr(group, key) == ""]:
+            raise ConfigError(f"{empty[0]} of device group {group.name!r} is empty; name one, or leave it out")
         if group.url is not None:
             _check_remote(group)
         elif group.api_key_file is not None:

@@ -131,6 +131,8 @@ def test_an_interrupt_says_how_far_the_run_was(
         ("server.api_key='é'", "server.api_key has signs that no HTTP header can carry"),
         ("bench.api=grpc", "bench.api"),
         ("workload.kind=poem", "workload.kind"),
+        ("groups=[]", "groups=[] names no device; write groups="),
+        ("groups=[{devices: cpu:0, chip: nope}]", "device group 'group0': chip=nope is unknown"),
     ],
 )
 def test_mistakes_are_one_line(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
