@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from sglk.bench.prompts import Draw
+from sglk.bench.record import Phase
 from sglk.bench.workload import Conversation
 from sglk.config.bench_schema import WorkloadConfig
 
@@ -17,6 +18,11 @@ def numbered(conversations: Sequence[Conversation]) -> Iterator[Numbered]:
     for conversation in conversations:
         yield index, conversation
         index += len(conversation.turns)
+
+
+def session_of(phase: Phase, index: int) -> str:
+    """Return what the conversation whose first request is number `index` calls itself, in every run alike."""
+    return f"{phase}-{index}"
 
 
 def arrival_times(workload: WorkloadConfig, conversations: Sequence[Conversation]) -> list[float]:

@@ -41,18 +41,22 @@ def open_http(url: str, api_key: str | None) -> httpx.AsyncClient:
 class Client:
     """Drives one interface of one server."""
 
-    def __init__(self, http: httpx.AsyncClient, api: Api, model: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, api: Api, model: str | None, timeout_s: float, session_header: str | None = None
+    ) -> None:
+        """Without `session_header` requests do not say which conversation they belong to."""
         self.api = api
+        self._session_header = session_header
         self._http = http
         self._model = model
         self._timeout_s = timeout_s
 
-    async def send(self, prompt: Prompt, output_len: int) -> Exchange:
+    async def send(self, prompt: Prompt, output_len: int, session: str = "") -> Exchange:
         """Send a prompt and read its answer to the end; failures are part of the result, not exceptions."""
         body = self.api.body(prompt, output_len, self._model)
         answer = Answer(cumulative=self.api.cumulative)
         try:
-            await asyncio.wait_for(self._stream(body, answer), self._timeout_s)
+            await asyncio.wait_for(self._stream(body, answer, session), self._timeout_s)
         except asyncio.TimeoutError:
             return Exchange("timeout", answer, clock(), f"no complete answer within {self._timeout_s:g} s")
         except AnswerError as error:
@@ -63,8 +67,9 @@ class Client:
             return Exchange("failed", answer, clock(), "the answer has no token")
         return Exchange("ok", answer, clock() if answer.last_at is None else answer.last_at)
 
-    async def _stream(self, body: dict[str, object], answer: Answer) -> None:
-        async with self._http.stream("POST", self.api.path, json=body) as response:
+    async def _stream(self, body: dict[str, object], answer: Answer, session: str) -> None:
+        headers = {self._session_header: session} if self._session_header and session else {}
+        async with self._http.stream("POST", self.api.path, json=body, headers=headers) as response:
             if response.status_code != 200:
                 reason = _reason(await response.aread()) or response.reason_phrase
                 raise AnswerError(f"HTTP {response.status_code}: {reason}")

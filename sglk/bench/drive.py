@@ -8,7 +8,7 @@ that a server that falls behind cannot hide it.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
-from sglk.bench.arrivals import Numbered, arrival_times, numbered
+from sglk.bench.arrivals import Numbered, arrival_times, numbered, session_of
 from sglk.bench.client import Client, Exchange, clock
 from sglk.bench.prompts import Message, Prompt
 from sglk.bench.record import Phase, RequestRecord
@@ -68,7 +68,7 @@ class _Run:
         prompt, shared_tokens = Prompt(), conversation.shared_tokens
         for place, turn in enumerate(conversation.turns):
             prompt = _extended(prompt, turn)
-            exchange = await self._client.send(prompt, turn.output_len)
+            exchange = await self._client.send(prompt, turn.output_len, session_of(self._phase, index))
             record = self._note(index + place, turn, prompt, exchange, due, shared_tokens)
             if not record.ok:
                 self._give_up(index, place, len(conversation.turns))

@@ -118,6 +118,8 @@ class LoadRecord:
     tokens_per_word: float | None = None
     """Measured on the server, for workloads made of words."""
     slo: dict[str, float | None] = field(default_factory=dict)
+    sessions: bool = False
+    """Whether conversations named themselves, so that device groups kept them where they were."""
 
 
 @dataclass

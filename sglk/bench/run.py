@@ -20,6 +20,7 @@ from sglk.bench.target import Target
 from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import TEXTS, Medium, Plan, plan, workload_dict
 from sglk.config.bench_schema import LoadConfig, WorkloadConfig
+from sglk.config.schema import RouterConfig
 from sglk.errors import ConfigError, RunError
 
 _SIMULATED_BACKENDS = frozenset({"sim"})
@@ -57,16 +58,18 @@ def measure(
     load: LoadConfig,
     *,
     subject: Subject = Subject(),
+    session_header: str = RouterConfig.session_header,
     salt: str | None = None,
     command: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Record:
     """Run the workload against the target and return the record, valid or not.
 
-    `salt` names the run for `bench.cache=salt`; without it `bench.salt` or the record's own id does. Raises RunError
-    if the server cannot be reached or ends during the run, ConfigError if the workload does not fit the server.
+    With `load.sessions` conversations name themselves in `session_header`. `salt` names the run for `bench.cache=salt`;
+    without it `bench.salt` or the record's own id does. Raises RunError if the server cannot be reached or ends during
+    the run, ConfigError if the workload does not fit the server.
     """
-    run = _Run(target, workload, load, subject, salt, on_progress or (lambda progress: None))
+    run = _Run(target, workload, load, subject, session_header, salt, on_progress or (lambda progress: None))
     return run.record(command)
 
 
@@ -77,6 +80,7 @@ class _Run:
         workload: WorkloadConfig,
         load: LoadConfig,
         subject: Subject,
+        session_header: str,
         salt: str | None,
         on_progress: OnProgress,
     ) -> None:
@@ -87,6 +91,7 @@ class _Run:
         self._workload = workload
         self._load = load
         self._subject = subject
+        self._session_header = session_header if load.sessions else None
         self._on_progress = on_progress
         self._model_info = target.model_info() or {}
         self._info = target.server_info() or {}
@@ -150,7 +155,7 @@ class _Run:
 
     async def _drive(self) -> tuple[Medium, list[RequestRecord]]:
         async with open_http(self._target.url, self._target.api_key) as http:
-            client = Client(http, self._api, self._served_model(), self._load.timeout_s)
+            client = Client(http, self._api, self._served_model(), self._load.timeout_s, self._session_header)
             medium = await self._medium(client)
             drawn = plan(self._workload, medium, self._salt or "")
             self._check_context(drawn, medium)
@@ -231,6 +236,7 @@ class _Run:
             salt=self._salt,
             tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
             slo=dataclasses.asdict(self._load.slo),
+            sessions=self._load.sessions,
         )
 
 

@@ -49,6 +49,7 @@ def run(arguments: Sequence[str]) -> int:
             config.workload,
             config.bench,
             subject=subject,
+            session_header=config.router.session_header,
             command=command_line("bench", arguments),
             on_progress=bar.advance,
         )

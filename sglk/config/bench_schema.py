@@ -70,6 +70,8 @@ class LoadConfig:
     """Prefix cache between runs: `flush` it, `salt` the prompts, or `keep` it."""
     salt: Optional[str] = None
     """With `cache=salt`: gives the prompts of an earlier run again, whose record names its salt; null = a new one."""
+    sessions: bool = False
+    """Each conversation names itself in `router.session_header`, so that device groups keep it where it is."""
     timeout_s: float = 600.0
     """Per request; a slower one counts as failed."""
     max_failure_rate: float = 0.01

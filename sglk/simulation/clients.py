@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from sglk.bench.arrivals import arrival_times, numbered
+from sglk.bench.arrivals import arrival_times, numbered, session_of
 from sglk.bench.record import RequestRecord, Status
 from sglk.bench.workload import Conversation, Turn
-from sglk.config.bench_schema import WorkloadConfig
+from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.errors import RequestError
 from sglk.simulation.deployment import VirtualDeployment, Way
@@ -57,7 +57,7 @@ class Clients:
     """Sends every request of a workload to a deployment."""
 
     def __init__(
-        self, deployment: VirtualDeployment, way: Way, workload: WorkloadConfig, vocab_size: int, timeout_s: float
+        self, deployment: VirtualDeployment, way: Way, workload: WorkloadConfig, vocab_size: int, load: LoadConfig
     ) -> None:
         self.records: list[RequestRecord] = []
         """Of the requests that have ended."""
@@ -70,7 +70,8 @@ class Clients:
         self._clock = deployment.clock
         self._workload = workload
         self._vocab_size = vocab_size
-        self._timeout_s = timeout_s
+        self._timeout_s = load.timeout_s
+        self._sessions = load.sessions
         self._open: dict[str, _Call] = {}
         self._next: Callable[[], None] = _nothing
         """What follows the end of a conversation."""
@@ -139,7 +140,8 @@ class Clients:
         sampling = SamplingParams(
             max_new_tokens=turn.output_len, temperature=0.0, ignore_eos=True, seed=int(call.request_id)
         )
-        request = GenerateRequest(call.request_id, call.talk.ids, sampling)
+        session = session_of("measured", call.talk.index) if self._sessions else None
+        request = GenerateRequest(call.request_id, call.talk.ids, sampling, session=session)
         try:
             self._deployment.router.submit(request, partial(self._receive, call))
         except RequestError as error:

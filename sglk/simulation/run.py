@@ -63,7 +63,7 @@ def _simulated(
     medium = _medium(config, vocab_size)
     conversations = plan(config.workload, medium, _salt(config) or "").measured
     _check_context(config, deployment, max(map(medium.least_tokens, conversations)))
-    clients = Clients(deployment, _way(deployment.way, what_if), config.workload, vocab_size, config.bench.timeout_s)
+    clients = Clients(deployment, _way(deployment.way, what_if), config.workload, vocab_size, config.bench)
     requests = clients.run(conversations)
     return _record(config, deployment, medium, requests, clients.replicas, command)
 
@@ -129,6 +129,7 @@ def _record(
         salt=_salt(config),
         tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
         slo=asdict(config.bench.slo),
+        sessions=config.bench.sessions,
     )
     record = Record(
         id="",

@@ -226,6 +226,19 @@ def test_halves_of_a_character_are_joined_before_they_are_sent_back() -> None:
     assert server.sent("/v1/chat/completions")[-1]["messages"][-2]["content"] == "\U0001f600\ufffd"
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+def test_a_conversation_names_itself_where_it_is_asked_to(sessions: bool) -> None:
+    config = workload("chat", turns=2, num_requests=4, warmup_requests=1, concurrency=1)
+    with CachedServer() as server:
+        record = measure(
+            Target(server.url), config, LoadConfig(sessions=sessions, cache="keep"), session_header="x-talk"
+        )
+        named = [call.headers.get("x-talk") for call in server.calls if call.path == "/v1/chat/completions"]
+    assert record.load.sessions == sessions
+    expected = ["warmup-0", "measured-0", "measured-0", "measured-2", "measured-2"]
+    assert named[-5:] == (expected if sessions else [None] * 5)
+
+
 def test_turns_after_a_failed_one_count_as_failed() -> None:
     async def fail_at_second(call: Call, reply: Reply) -> None:
         if len(call.body["messages"]) == 3:

@@ -8,6 +8,7 @@ import pytest
 
 from sglk.bench.record import Record
 from sglk.cli import main
+from sglk.cluster.sticky import home_of
 from sglk.engine.messages import EngineStats
 from sglk.server.metrics import counters
 
@@ -80,6 +81,19 @@ def test_groups_share_the_requests_by_their_weights() -> None:
     assert slower is not None
     assert faster is not None
     assert slower > faster
+
+
+def test_conversations_that_name_themselves_stay_in_one_group() -> None:
+    groups = "groups=[{name: a, devices: cuda:0, weight: 60}, {name: b, devices: cuda:1, weight: 40}]"
+    chat = (groups, "workload=chat", "workload.turns=4", "workload.prefix_len=0", "workload.num_requests=48")
+    strays, stays = simulated(*chat), simulated(*chat, "bench.sessions=true")
+    homes = [home_of(f"measured-{first}", {"a": 60, "b": 40}, ("a", "b")) for first in range(0, 48, 4)]
+    assert 2 < homes.count("a") < 10
+    assert stays.simulated_groups is not None
+    assert [each.requests for each in stays.simulated_groups] == [4 * homes.count(name) for name in ("a", "b")]
+    found = [record.summary["cached_share"] or 0.0 for record in (strays, stays)]
+    assert found[1] > 1.2 * found[0] > 0
+    assert (strays.load.sessions, stays.load.sessions) == (False, True)
 
 
 def test_more_replicas_serve_more() -> None:

@@ -34,6 +34,7 @@ def identity_of(config: TuneConfig, space: Space, goals: tuple[Goal, ...], defau
         "space": {key: list(values) for key, values in space.candidates.items()},
         "default": default,
         "runtime": fixed,
+        **({"sessions": True} if load.sessions else {}),
         **({"simulate": True} if config.study.simulate else {}),
         **({"calibration": config.calibration} if config.calibration != "auto" else {}),
     }

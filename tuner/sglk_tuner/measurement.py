@@ -75,6 +75,7 @@ def measurer(on_progress: Callable[[Progress], None], command: str) -> Measure[L
             config.workload,
             config.bench,
             subject=subject,
+            session_header=config.router.session_header,
             salt=f"{config.workload.seed}:{name}",
             command=command,
             on_progress=on_progress,
