@@ -1,4 +1,4 @@
-"""How long the command line takes to answer: `sglk --help` and `sglk show`, by the wall clock of fresh processes."""
+"""How long the command line takes to answer: help, a composed configuration and a plan, by the wall clock of fresh processes."""
 
 import statistics
 import subprocess
@@ -12,6 +12,7 @@ SGLK = str(Path(sys.executable).with_name("sglk"))
 COMMANDS: dict[str, tuple[list[str], float]] = {
     "sglk --help": ([SGLK, "--help"], 0.120),
     "sglk show chip=kunlun model=qwen32b": ([SGLK, "show", "chip=kunlun", "model=qwen32b"], 1.0),
+    "sglk plan chip=kunlun model=qwen32b": ([SGLK, "plan", "chip=kunlun", "model=qwen32b"], 0.5),
 }
 """Label -> what is run, and the bar in seconds."""
 INTERPRETER = [sys.executable, "-c", "pass"]

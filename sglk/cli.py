@@ -1,5 +1,6 @@
 """The command line: one table of commands; a command's module is imported when it is called and not before."""
 
+import atexit
 import errno
 import gc
 import importlib
@@ -36,7 +37,7 @@ COMMANDS = {
 EXTRAS = {"optuna": "tune", "pandas": "report", "plotly": "report", "scipy": "calibrate", "huggingface_hub": "hub"}
 """Packages that an extra of sglk brings."""
 
-_YOUNG_OBJECTS = 50_000
+_YOUNG_OBJECTS = 200_000
 """Before garbage is looked for: what a command imports and composes is no garbage, and looking takes a tenth of it."""
 
 _INTERRUPTED = 130
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     name_what_crashes()
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    # The interpreter's last look for garbage takes another tenth, and the system takes all of it a moment later.
+    atexit.register(gc.freeze)
     try:
         code = _dispatch(words)
         sys.stdout.flush()

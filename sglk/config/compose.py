@@ -2,27 +2,17 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from hydra import compose as hydra_compose
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -33,16 +23,15 @@ from sglk.config.check import check
 from sglk.config.data_files import require_data
 from sglk.config.groups import parse_groups
 from sglk.config.keys import GROUPS, ROOTS
+from sglk.config.loader import Loader
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.plan_schema import PlanConfig
 from sglk.config.profile_doubts import doubts
-from sglk.config.profile_source import ProfileSource
 from sglk.config.quoting import quoted
 from sglk.config.render_schema import RenderConfig
-from sglk.config.repository import SharedRepository
 from sglk.config.schema import ServeConfig
 from sglk.config.search_path import PROFILES, SearchPath, search_path, unreadable
-from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources, with_option
+from sglk.config.sources import Layer, raw_value, read_layers, runtime_sources
 from sglk.config.tensor_parallel import ranks_of
 from sglk.config.tune_schema import TuneConfig
 from sglk.config.values import explain, require_values
@@ -111,43 +100,64 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     """
     search = search_path(config_dir)
     typed = overrides_from(overrides, command, search)
-    with _hydra_lock, _hydra(search, command) as loader:
-        layers: list[Layer] = []
+    with _hydra_lock:
+        _register_schema(command)
         try:
-            defaults = _defaults(loader, command, typed)
-            _require_whole(defaults, command, search)
-            read = loader.repository.load_config
-            layers = read_layers(defaults, search, read)
-            if chosen := _file_of_chips_backend(typed, layers, search):
-                typed = [line for line in typed if line != "backend=auto"] + [quoted("backend", chosen)]
-                swapped = with_option(layers, "backend", chosen, search, read)
-                layers = swapped or read_layers(_defaults(loader, command, typed), search, read)
-            require_data(layers)
-            tree = hydra_compose(command, typed, return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise explain(error, ROOTS[command], typed, layers, search) from error
-        except RecursionError as error:
-            raise ConfigError("files include each other in a circle by their defaults lists; break it") from error
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.filename is None:
-                raise
-            raise unreadable(error, search) from error
-    choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if "/" not in group}
-    with open_dict(tree):
-        del tree["hydra"]
-    require_values(tree, ROOTS[command], typed, layers)
-    names_devices = tree.groups is not None
-    config = _to_object(tree)
-    _require_name(config.chip.name, "chip", choices, typed)
+            found = _found(command, typed, search, with_hydra=False)
+        except ConfigError:
+            # Files that speak of Hydra's own settings, which sglk has no use for, are sound to Hydra.
+            found = _found(command, typed, search, with_hydra=True)
+    require_values(found.tree, ROOTS[command], found.overrides, found.layers)
+    names_devices = found.tree.groups is not None
+    config = _to_object(found.tree)
+    _require_name(config.chip.name, "chip", found.choices, found.overrides)
     take_keys(config, os.environ)
-    sources = runtime_sources(typed, layers)
+    sources = runtime_sources(found.overrides, found.layers)
     check(config, sources)
-    profile = next((layer.file for layer in layers if layer.group == PROFILES and layer.option != "none"), None)
+    profile = next((layer.file for layer in found.layers if layer.group == PROFILES and layer.option != "none"), None)
     if profile is None:
-        choices[PROFILES] = "none"
+        found.choices[PROFILES] = "none"
     warnings = [*plugin_warnings(), *search.warnings()]
     warnings += doubts(profile, config, date.today()) if profile else []
-    return Composed(command, config, sources, choices, typed, list(overrides), profile, names_devices, warnings)
+    return Composed(
+        command, config, sources, found.choices, found.overrides, list(overrides), profile, names_devices, warnings
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What Hydra makes of the files."""
+
+    tree: DictConfig
+    layers: list[Layer]
+    choices: dict[str, str]
+    overrides: list[str]
+
+
+def _found(command: str, overrides: list[str], search: SearchPath, with_hydra: bool) -> _Found:
+    layers: list[Layer] = []
+    try:
+        loader = Loader(search, with_hydra)
+        read = loader.repository.load_config
+        found = loader.defaults_list(command, overrides)
+        _require_whole(found.defaults, command, search)
+        layers = read_layers(found.defaults, search, read)
+        if chosen := _file_of_chips_backend(overrides, layers, search):
+            overrides = [line for line in overrides if line != "backend=auto"] + [quoted("backend", chosen)]
+            found = loader.defaults_list(command, overrides)
+            layers = read_layers(found.defaults, search, read)
+        require_data(layers)
+        tree = loader.tree(found)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise explain(error, ROOTS[command], overrides, layers, search) from error
+    except RecursionError as error:
+        raise ConfigError("files include each other in a circle by their defaults lists; break it") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            raise
+        raise unreadable(error, search) from error
+    choices = {group: str(option) for group, option in found.overrides.known_choices.items() if "/" not in group}
+    return _Found(tree, layers, choices, overrides)
 
 
 def _require_whole(defaults: Sequence[ResultDefault], command: str, search: SearchPath) -> None:
@@ -187,46 +197,7 @@ def _to_object(tree: DictConfig) -> Any:
     return config
 
 
-def _defaults(loader: ConfigLoader, command: str, overrides: list[str]) -> list[ResultDefault]:
-    found: list[ResultDefault] = loader.compute_defaults_list(command, overrides, RunMode.RUN).defaults
-    return found
-
-
-@contextmanager
-def _hydra(search: SearchPath, command: str) -> Iterator[ConfigLoaderImpl]:
-    """Give a config loader over `search`; Hydra as the caller's own program may have set it up stays as it was."""
-    _register_schema(command)
-    _register_profiles()
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        # What `hydra.initialize_config_dir` does, with a search path of several folders: its own way to name further
-        # folders, the override `hydra.searchpath`, cannot put one before the first and cannot hold the primary config.
-        Hydra.create_main_hydra2(task_name="sglk", config_search_path=_hydra_path(search))
-        loader = GlobalHydra.instance().config_loader()
-        assert isinstance(loader, ConfigLoaderImpl)
-        loader.repository = SharedRepository(loader.config_search_path)
-        yield loader
-    finally:
-        GlobalHydra.instance().hydra = outer
-
-
-def _hydra_path(search: SearchPath) -> ConfigSearchPath:
-    first, *others = search.roots
-    path = create_config_search_path(f"file://{first}")
-    for root in others:
-        path.prepend("sglk", f"file://{root}", anchor="schema")
-    for folder in search.profiles:
-        path.prepend("sglk", f"{ProfileSource.scheme()}://{folder}", anchor="schema")
-    return path
-
-
 @cache
 def _register_schema(command: str) -> None:
     # Of one command at a time: to store a schema takes longer than to import it.
     ConfigStore.instance().store(name=f"sglk_{command}", node=ROOTS[command])
-
-
-@cache
-def _register_profiles() -> None:
-    Plugins.instance().register(ProfileSource)

@@ -1,6 +1,5 @@
 """Names of tuned profile files, and the hash of what is in one."""
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -30,6 +29,8 @@ def profile_file(folder: str | Path, chip: str, model: str, engine: str = NATIVE
 
 def content_hash(content: dict[str, Any]) -> str:
     """Return the SHA-256 of a profile's content, its own `profile.hash` left out."""
+    import hashlib  # brings OpenSSL, which most commands do without
+
     bare = {**content, "profile": {**content["profile"], "hash": None}}
     # What YAML reads as a date was text when the hash was made.
     return hashlib.sha256(json.dumps(bare, sort_keys=True, default=str).encode()).hexdigest()

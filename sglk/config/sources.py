@@ -1,6 +1,5 @@
 """Which file, or the command line, each runtime value comes from."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from sglk.config.keys import ROOTS, leaves
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.errors import ConfigError
-
-_HEADER = re.compile(r"^(defaults:|#\s*@)", re.MULTILINE)
-"""In a file that has parents, or a package of its own."""
 
 Read: TypeAlias = Callable[[str], ConfigResult | None]
 """Returns what Hydra has read, or reads, for a path such as `chip/cpu`."""
@@ -53,18 +49,6 @@ def read_layers(defaults: Iterable[ResultDefault], search: SearchPath, read: Rea
         values = _values(file, path, default.package, read)
         layers.append(Layer(group if option else "", option or group, file, values))
     return layers
-
-
-def with_option(layers: Sequence[Layer], group: str, option: str, search: SearchPath, read: Read) -> list[Layer] | None:
-    """Return `layers` with another option of `group`; None where its file says itself where its content belongs.
-
-    Hydra would find the same, but computes all defaults lists again for it.
-    """
-    file = search.find(f"{group}/{option}")
-    if file is None or _HEADER.search(file.read_text(encoding="utf-8")):
-        return None
-    values = _values(file, f"{group}/{option}", group, read)
-    return [Layer(group, option, file, values) if layer.group == group else layer for layer in layers]
 
 
 def _values(file: Path, config_path: str, package: str | None, read: Read) -> dict[str, Any]:

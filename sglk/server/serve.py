@@ -27,6 +27,9 @@ from sglk.server.tracing import tracing_to
 
 logger = logging.getLogger(__name__)
 
+_YOUNG_OBJECTS = 50_000
+"""Before garbage is looked for, which stops all requests for as long as there are objects to look at."""
+
 FROZEN_S = 30.0
 """How much longer than a step may take nothing at all may run: a busy machine lets a thread wait."""
 
@@ -46,6 +49,7 @@ def serve(
     # What is imported by now stays for good: no search for garbage shall stop all requests to look at it.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     with (
         tracing_to(config.server.otlp_endpoint, config.server.served_model_name or config.model.name) as on_end,
         closing(bind(config.server.host, config.server.port)) as listener,

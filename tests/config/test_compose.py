@@ -320,6 +320,16 @@ def test_composition_leaves_hydra_and_the_environment_alone(folder: Path) -> Non
     assert list(folder.iterdir()) == []
 
 
+def test_files_that_speak_of_hydra_are_composed_by_its_rules(folder: Path) -> None:
+    shipped = (search_path().roots[0] / "serve.yaml").read_text(encoding="utf-8")
+    write(folder / "more" / "server" / "quiet.yaml", "log_level: error\n")
+    hydra = f"hydra:\n  run: {{dir: elsewhere}}\n  searchpath: ['file://{folder}/more']\n"
+    write(folder / "conf" / "serve.yaml", f"{shipped.replace('  - _self_', '  - server: quiet')}  - _self_\n{hydra}")
+    assert compose("serve", (), folder / "conf").config.server.log_level == "error"
+    write(folder / "conf" / "serve.yaml", f"{shipped}hydra:\n  rum: {{dir: elsewhere}}\n")
+    assert "unknown key 'hydra.rum'" in refusal("serve", config_dir=folder / "conf")
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [

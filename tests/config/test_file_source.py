@@ -1,0 +1,41 @@
+"""Files mean what OmegaConf says they mean, though another parser reads them."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from sglk.config.file_source import FileSource
+from sglk.resources import conf_dir
+
+
+def source(folder: Path) -> FileSource:
+    return FileSource("test", f"{FileSource.scheme()}://{folder}")
+
+
+@pytest.mark.parametrize("path", sorted(file.relative_to(conf_dir()).as_posix() for file in conf_dir().rglob("*.yaml")))
+def test_shipped_files_are_read_as_omegaconf_reads_them(path: str) -> None:
+    assert source(conf_dir()).load_config(path.removesuffix(".yaml")).config == OmegaConf.load(conf_dir() / path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 1e3\nb: 1_0.5\nc: 2020-01-01\nd: [1, .5]\ne: 0x10\nf: yes\ng: ~\nh: 1:30\n", "a: &x {b: 1}\nc: *x\n", "", "a"],
+)
+def test_values_are_those_of_omegaconf(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    found, wanted = source(tmp_path).load_config("a").config, OmegaConf.load(tmp_path / "a.yaml")
+    assert found == wanted
+    assert [type(found[key]) for key in found] == [type(wanted[key]) for key in wanted]
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: [\n", "a: !!python/object/apply:os.getcwd []\n", "a: \x07\n"])
+def test_refusals_are_those_of_omegaconf_and_name_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(YAMLError) as refused:
+        source(tmp_path).load_config("a")
+    with pytest.raises(YAMLError) as wanted:
+        OmegaConf.load(tmp_path / "a.yaml")
+    assert str(refused.value) == str(wanted.value)
+    assert "a.yaml" in str(refused.value)
