@@ -9,7 +9,6 @@ answer less that of its first token, so that no prefill is in it. `transformers`
 by its `llama-batched-bench` (`--rival PATH`, else that of the path), on both files, by the time that passes.
 """
 
-import ctypes
 import json
 import os
 import subprocess
@@ -28,8 +27,6 @@ import torch
 from benchmarks.f16_file import write_in_f16
 from benchmarks.result import Row, main
 from benchmarks.transformers_compare import MODEL, Tokens, load_transformers
-from sglk.backends.cpu_kernels.library import kernels
-from sglk.backends.cpu_kernels.openmp import end_helpers
 from sglk.config.compose import compose
 from sglk.engine.messages import SamplingParams
 from sglk.llm import LLM
@@ -150,9 +147,6 @@ def _timed_engine(llm: LLM, prompts: Tokens, length: int) -> float:
 @contextmanager
 def _transformers(model: Any) -> Iterator[Generate]:
     yield partial(_timed_transformers, model)
-    library = kernels()
-    if isinstance(library, ctypes.CDLL):
-        end_helpers(library)
 
 
 def _timed_transformers(model: Any, prompts: Tokens, length: int) -> float:

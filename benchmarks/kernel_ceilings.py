@@ -20,8 +20,8 @@ import torch
 from benchmarks.result import Row, main
 from sglk.backends import quantised_linear, reference
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels import library
 from sglk.backends.cpu_kernels.compiler import find_compiler
-from sglk.backends.cpu_kernels.library import build
 from sglk.backends.few_bits import FewBits
 from sglk.backends.ops import BoundOp
 from sglk.backends.quantise import quantise_int8
@@ -181,7 +181,8 @@ def _parts(packed: Any) -> Iterator[torch.Tensor]:
 def _read_loop() -> ReadLoop:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "read_loop.so"
-        build(find_compiler(), made, sources=[Path(__file__).with_name("read_loop.c")])
+        sources = [Path(__file__).with_name("read_loop.c"), Path(library.__file__).with_name("workers.c")]
+        library.build(find_compiler(), made, sources=sources)
         function: Any = ctypes.CDLL(str(made)).read_all
     function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return function  # type: ignore[no-any-return]

@@ -176,9 +176,6 @@ class DeviceBackend(ABC):
     def synchronize(self) -> None:
         """Wait until all work handed to the device is done."""
 
-    def leave_thread(self) -> None:  # noqa: B027 most devices keep nothing
-        """Let go of what the device keeps for the calling thread alone, which another now follows: the engine's."""
-
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
         """Record the device work of `runnable` for `replay`, on the device's stream; comes with `graph_capture`.
 

@@ -12,7 +12,6 @@ import torch
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceGraph, DeviceInfo, MemoryInfo
 from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_kernels.calls import Calls
-from sglk.backends.cpu_kernels.openmp import end_helpers
 from sglk.backends.cpu_kernels.recording import record
 from sglk.backends.cpu_kernels.registration import PROVIDER as KERNELS
 from sglk.backends.cpu_kernels.registration import register_cpu_kernels
@@ -147,11 +146,6 @@ class CpuBackend(DeviceBackend):
 
     def synchronize(self) -> None:
         """Return at once: work is done when the call that asked for it returns."""
-
-    def leave_thread(self) -> None:
-        """End the threads that helped to load: those of the engine's thread wait awake only where they are alone."""
-        if self._calls is not None:
-            end_helpers(self._calls.library)
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         """Join the ranks by gloo."""

@@ -50,7 +50,6 @@ def load_on(config: ServeConfig, ranks: Ranks, backend: DeviceBackend) -> tuple[
     where = _place(config)
     check_support(config.runtime, backend, where)
     loaded = load_model(config.model, config.runtime, backend, where, ranks)
-    backend.leave_thread()
     if backend.simulated:
         return _imagined_runner(config, loaded, backend), loaded.tokenizer
     runner = ModelRunner(loaded.model, backend, config.runtime, quarantine=config.backend.quarantine)

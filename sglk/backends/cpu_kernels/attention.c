@@ -7,9 +7,8 @@
  *
  * A line is a query and one of its heads; lines that share a key/value head meet a block of it together. */
 
-#include <omp.h>
-
 #include "kv_block.h"
+#include "workers.h"
 
 #define PART 512
 #define WIDEST 256
@@ -183,6 +182,44 @@ INLINE void finish(const float *state, size_t width, float *out) {
     for (; d < width; d++) out[d] = state[2 + d] / state[1];
 }
 
+/* Decodes as their workers see them. */
+struct decodes {
+    struct pool pool;
+    const float *q;
+    size_t stride;
+    const int64_t *table, *lengths;
+    size_t columns, page_size, window, group, parts;
+    float scale, *out, *states, *room;
+};
+
+static void decode_share(const void *of, size_t task, size_t worker) {
+    const struct decodes *job = of;
+    const size_t parts = job->parts, kv_heads = job->pool.heads, group = job->group, heads = kv_heads * group;
+    const size_t width = job->pool.width, size = state_size(job->pool.filled);
+    const size_t b = task / (parts * kv_heads), part = task / kv_heads % parts, head = task % kv_heads;
+    const struct row row = {job->table + b * job->columns, job->page_size};
+    const size_t length = (size_t)job->lengths[b];
+    const float *q = job->q + b * job->stride + head * group * width;
+    const struct tile tile = {q, job->stride, 1, group, length - 1, job->window, job->scale};
+    const size_t start = (first_seen(&tile, 0) / PART + part) * PART;
+    const size_t end = start + PART < length ? start + PART : length;
+    float *own = job->states + ((b * parts + part) * heads + head * group) * size;
+    if (start < length)
+        attend_part(&job->pool, &row, head, &tile, start, end, own, job->room + worker * 2 * TOKENS * job->pool.filled);
+    else
+        for (size_t g = 0; g < group; g++) own[g * size + 1] = 0;
+}
+
+/* Put the parts of a head of a row together. */
+static void finish_share(const void *of, size_t task, size_t worker) {
+    (void)worker;
+    const struct decodes *job = of;
+    const size_t heads = job->pool.heads * job->group, size = state_size(job->pool.filled);
+    float *total = job->states + (task / heads * job->parts * heads + task % heads) * size;
+    for (size_t part = 1; part < job->parts; part++) add_part(total, total + part * heads * size, job->pool.filled);
+    finish(total, job->pool.width, job->out + task * job->pool.width);
+}
+
 /* q and out are [B, H, D], rows of q `stride` floats apart; the pools are [S, K, D], their scales [S, K]; the tokens of
  * row b are in the pages of line b of `table`, which has `columns`. The parts of a row are computed side by side.
  * `states` holds B * parts * H * (D + 2) floats, `room` 64 * D for each thread, with D filled up. */
@@ -192,33 +229,11 @@ void sglk_attention_decode(int kind, const float *q, size_t stride, const void *
                            size_t kv_heads, size_t width, float scale, float *out, float *states, size_t parts,
                            float *room, int threads) {
     const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width, fill(width)};
-    const size_t group = heads / kv_heads, size = state_size(pool.filled);
-    const long tasks = (long)(rows * parts * kv_heads);
-#pragma omp parallel num_threads(threads) if (threads > 1 && tasks > 1)
-    {
-#pragma omp for schedule(dynamic)
-        for (long task = 0; task < tasks; task++) {
-            const size_t b = task / (parts * kv_heads), part = task / kv_heads % parts, head = task % kv_heads;
-            const struct row row = {table + b * columns, page_size};
-            const size_t length = (size_t)lengths[b];
-            const struct tile tile = {q + b * stride + head * group * width, stride, 1, group, length - 1, window, scale};
-            const size_t start = (first_seen(&tile, 0) / PART + part) * PART;
-            const size_t end = start + PART < length ? start + PART : length;
-            float *own = states + ((b * parts + part) * heads + head * group) * size;
-            if (start < length)
-                attend_part(&pool, &row, head, &tile, start, end, own,
-                            room + omp_get_thread_num() * 2 * TOKENS * pool.filled);
-            else
-                for (size_t g = 0; g < group; g++) own[g * size + 1] = 0;
-        }
-#pragma omp for schedule(static)
-        for (long task = 0; task < (long)(rows * heads); task++) {
-            const size_t b = task / heads, head = task % heads;
-            float *total = states + (b * parts * heads + head) * size;
-            for (size_t part = 1; part < parts; part++) add_part(total, total + part * heads * size, pool.filled);
-            finish(total, width, out + (b * heads + head) * width);
-        }
-    }
+    const struct decodes job = {pool,      q,      stride,           table, lengths, columns, page_size,
+                                window, heads / kv_heads, parts, scale,   out,     states, room};
+    run_shares(threads, rows * parts * kv_heads, decode_share, &job);
+    /* A few are put together sooner than anybody comes. */
+    run_shares(rows * parts >= 8 ? threads : 1, rows * heads, finish_share, &job);
 }
 
 /* A tile of a prompt over all of its parts; `states` holds two states a line. */
@@ -238,6 +253,28 @@ static void attend_tile(const struct pool *pool, const struct row *row, size_t h
     }
 }
 
+/* The queries of one row of prompts as their workers see them. */
+struct queries {
+    struct pool pool;
+    struct row row;
+    const float *q;
+    size_t stride, count, past, together, group, tasks, window;
+    float scale, *out, *states, *room;
+};
+
+static void prefill_share(const void *of, size_t task, size_t worker) {
+    const struct queries *job = of;
+    const size_t kv_heads = job->pool.heads, group = job->group, width = job->pool.width, head = task % kv_heads;
+    /* The longest first. */
+    const size_t i = (job->tasks / kv_heads - 1 - task / kv_heads) * job->together;
+    const size_t queries = job->count - i < job->together ? job->count - i : job->together;
+    const float *q = job->q + i * job->stride + head * group * width;
+    const struct tile tile = {q, job->stride, queries, group, job->past + i, job->window, job->scale};
+    attend_tile(&job->pool, &job->row, head, &tile, kv_heads * group, job->out + i * kv_heads * group * width,
+                job->states + worker * 2 * job->together * group * state_size(job->pool.filled),
+                job->room + worker * 2 * TOKENS * job->pool.filled);
+}
+
 /* As above, but q and out are [T, H, D], the queries of row b are from `starts`[b] to before `starts`[b + 1], and they
  * are the last of its tokens. A tile has `together` queries at most. `states` holds for each thread
  * 2 * together * H / K * (D + 2) floats. */
@@ -247,21 +284,14 @@ void sglk_attention_prefill(int kind, const float *q, size_t stride, const void 
                             size_t heads, size_t kv_heads, size_t width, float scale, float *out, float *states,
                             size_t together, float *room, int threads) {
     const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width, fill(width)};
-    const size_t group = heads / kv_heads, size = 2 * together * group * state_size(pool.filled);
     for (size_t b = 0; b < rows; b++) {
-        const struct row row = {table + b * columns, page_size};
-        const size_t count = (size_t)(starts[b + 1] - starts[b]), past = (size_t)lengths[b] - count;
-        const long tasks = (long)((count + together - 1) / together * kv_heads);
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && tasks > 1)
-        for (long task = 0; task < tasks; task++) {
-            const size_t thread = (size_t)omp_get_thread_num(), head = task % kv_heads;
-            /* The longest first. */
-            const size_t i = (tasks / kv_heads - 1 - task / kv_heads) * together;
-            const size_t queries = count - i < together ? count - i : together, at = (size_t)starts[b] + i;
-            const float *own = q + at * stride + head * group * width;
-            const struct tile tile = {own, stride, queries, group, past + i, window, scale};
-            attend_tile(&pool, &row, head, &tile, heads, out + at * heads * width, states + thread * size,
-                        room + thread * 2 * TOKENS * pool.filled);
-        }
+        const size_t start = (size_t)starts[b], count = (size_t)starts[b + 1] - start;
+        const size_t tasks = (count + together - 1) / together * kv_heads;
+        const struct queries job = {.pool = pool, .row = {table + b * columns, page_size}, .q = q + start * stride,
+                                    .stride = stride, .count = count, .past = (size_t)lengths[b] - count,
+                                    .together = together, .group = heads / kv_heads, .tasks = tasks, .window = window,
+                                    .scale = scale, .out = out + start * heads * width, .states = states,
+                                    .room = room};
+        run_shares(threads, tasks, prefill_share, &job);
     }
 }

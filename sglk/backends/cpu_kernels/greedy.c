@@ -1,6 +1,7 @@
 /* The highest logit of each row. */
 
 #include "vectors.h"
+#include "workers.h"
 
 /* The first place of the highest number; a NaN counts as highest. */
 static size_t place_of_highest(const float *x, size_t count) {
@@ -30,13 +31,25 @@ static size_t place_of_highest(const float *x, size_t count) {
     return place;
 }
 
+struct rows {
+    const float *logits;
+    size_t stride, vocabulary;
+    float *best;
+    int64_t *ids;
+};
+
+static void choose_of_row(const void *of, size_t b, size_t worker) {
+    (void)worker;
+    const struct rows *job = of;
+    const float *logits = job->logits + b * job->stride;
+    const size_t place = place_of_highest(logits, job->vocabulary);
+    job->best[b] = logits[place];
+    job->ids[b] = (int64_t)place;
+}
+
 /* Logits are [B, V], rows `stride` floats apart. */
 void sglk_greedy(const float *logits, size_t stride, size_t rows, size_t vocabulary, float *best, int64_t *ids,
                  int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && rows >= 8)
-    for (size_t b = 0; b < rows; b++) {
-        const size_t place = place_of_highest(logits + b * stride, vocabulary);
-        best[b] = logits[b * stride + place];
-        ids[b] = (int64_t)place;
-    }
+    const struct rows job = {logits, stride, vocabulary, best, ids};
+    run_shares(rows >= 8 ? threads : 1, rows, choose_of_row, &job);
 }

@@ -4,6 +4,7 @@
  * token's result does not depend on its neighbours. */
 
 #include "rounding.h"
+#include "workers.h"
 
 #define PANEL 16
 #define TILE 6
@@ -120,6 +121,39 @@ static void in_tiles(const struct weight *w, size_t panel, size_t from, size_t t
     }
 }
 
+/* A product as its workers see it. */
+struct product {
+    struct weight all;
+    struct rounded rounded;
+    size_t panels, share, count;
+    const float *x, *bias;
+    float *y;
+};
+
+static void round_share(const void *of, size_t t, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    const struct weight *w = &job->all;
+    round_token(w, job->x + t * w->inputs, job->rounded.values + t * w->inputs, job->rounded.scales + t * w->groups);
+}
+
+static void multiply_share(const void *of, size_t i, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    const struct weight *w = &job->all;
+    const size_t first = i * job->share, past = first + job->share;
+    const size_t last = past < job->panels ? past : job->panels;
+    const size_t chunks = (job->count + CHUNK - 1) / CHUNK, together = w->group < BLOCK ? BLOCK / w->group : 1;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        const size_t t = job->count * chunk / chunks, here = job->count * (chunk + 1) / chunks - t;
+        for (size_t from = 0; from < w->groups; from += together) {
+            const size_t to = from + together < w->groups ? from + together : w->groups;
+            for (size_t panel = first; panel < last; panel++)
+                in_tiles(w, panel, from, to, &job->rounded, t, here, job->y, job->bias);
+        }
+    }
+}
+
 /* x is [T, E] and y is [T, O], both without gaps; `values` [T, E] and `scratch` [T, G] are room to work in. E and the
  * group size are even. */
 void sglk_int8_product(const int8_t *numbers, const float *scales, size_t inputs, size_t outputs, size_t group,
@@ -127,30 +161,12 @@ void sglk_int8_product(const int8_t *numbers, const float *scales, size_t inputs
                        int threads) {
     if (count == 0) return;
     const struct weight w = {numbers, scales, inputs, outputs, group, (inputs + group - 1) / group};
-    const struct rounded rounded = {values, scratch};
-    const size_t panels = (outputs + PANEL - 1) / PANEL, together = group < BLOCK ? BLOCK / group : 1;
+    const size_t panels = (outputs + PANEL - 1) / PANEL;
     size_t share = panels / (8 * (size_t)threads);
     if (share < 4) share = 4;
-    const long shares = (long)((panels + share - 1) / share);
-    const size_t chunks = (count + CHUNK - 1) / CHUNK;
-#pragma omp parallel num_threads(threads) if (threads > 1 && shares > 1)
-    {
-#pragma omp for schedule(static)
-        for (long t = 0; t < (long)count; t++)
-            round_token(&w, x + t * inputs, values + t * inputs, scratch + t * w.groups);
-#pragma omp for schedule(dynamic)
-        for (long i = 0; i < shares; i++) {
-            const size_t first = i * share, last = first + share < panels ? first + share : panels;
-            for (size_t chunk = 0; chunk < chunks; chunk++) {
-                const size_t t = count * chunk / chunks, here = count * (chunk + 1) / chunks - t;
-                for (size_t from = 0; from < w.groups; from += together) {
-                    const size_t to = from + together < w.groups ? from + together : w.groups;
-                    for (size_t panel = first; panel < last; panel++)
-                        in_tiles(&w, panel, from, to, &rounded, t, here, y, bias);
-                }
-            }
-        }
-    }
+    const struct product job = {w, {values, scratch}, panels, share, count, x, bias, y};
+    run_shares(threads, count, round_share, &job);
+    run_shares(threads, (panels + share - 1) / share, multiply_share, &job);
 }
 
 /* Inputs that lie together in a panel where the group size and E are multiples of it: 4 where `sglk_int8_dots` runs. */

@@ -6,6 +6,7 @@
 #ifdef __AVX512VNNI__
 
 #include "rounding.h"
+#include "workers.h"
 
 #define PANEL 16
 #define TOGETHER 4
@@ -145,6 +146,39 @@ static void in_tiles(const struct weight *w, size_t panel, size_t from, size_t t
     }
 }
 
+/* A product as its workers see it. */
+struct product {
+    struct weight all;
+    struct rounded rounded;
+    size_t panels, share, count;
+    const float *x, *bias;
+    float *y;
+};
+
+static void round_share(const void *of, size_t i, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    round_part(&job->all, job->x, i / job->all.groups, i % job->all.groups, &job->rounded);
+}
+
+static void multiply_share(const void *of, size_t i, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    const struct weight *w = &job->all;
+    const size_t first = i * job->share, past = first + job->share;
+    const size_t last = past < job->panels ? past : job->panels, chunks = (job->count + CHUNK - 1) / CHUNK;
+    /* Panels are read from end to end where few tokens meet them. */
+    const size_t together = job->count <= TILE ? w->groups : w->group < BLOCK ? BLOCK / w->group : 1;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        const size_t t = job->count * chunk / chunks, here = job->count * (chunk + 1) / chunks - t;
+        for (size_t from = 0; from < w->groups; from += together) {
+            const size_t to = from + together < w->groups ? from + together : w->groups;
+            for (size_t panel = first; panel < last; panel += 4)
+                in_tiles(w, panel, from, to, &job->rounded, t, here, job->y, job->bias);
+        }
+    }
+}
+
 /* As `sglk_int8_product`, with E and the group size multiples of 4. `values` [T, E], `scratch` and `starts` [T, G] are
  * room to work in. */
 void sglk_int8_dots(const uint8_t *numbers, const float *scales, size_t inputs, size_t outputs, size_t group,
@@ -152,30 +186,13 @@ void sglk_int8_dots(const uint8_t *numbers, const float *scales, size_t inputs, 
                     int32_t *starts, int threads) {
     if (count == 0) return;
     const struct weight w = {numbers, scales, inputs, outputs, group, (inputs + group - 1) / group};
-    const struct rounded rounded = {values, scratch, starts};
-    const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4, chunks = (count + CHUNK - 1) / CHUNK;
-    /* Few tokens read weights at memory's rate, which long streams have. */
-    const size_t parts = (size_t)threads * (count <= 4 ? 1 : 8) * FOUR, share = (panels + parts - 1) / parts * FOUR;
-    const long shares = (long)((panels + share - 1) / share);
-    /* Panels are read from end to end where few tokens meet them. */
-    const size_t together = count <= TILE ? w.groups : group < BLOCK ? BLOCK / group : 1;
-#pragma omp parallel num_threads(threads) if (threads > 1 && shares > 1)
-    {
-#pragma omp for schedule(static)
-        for (long i = 0; i < (long)(count * w.groups); i++) round_part(&w, x, i / w.groups, i % w.groups, &rounded);
-#pragma omp for schedule(dynamic)
-        for (long i = 0; i < shares; i++) {
-            const size_t first = i * share, last = first + share < panels ? first + share : panels;
-            for (size_t chunk = 0; chunk < chunks; chunk++) {
-                const size_t t = count * chunk / chunks, here = count * (chunk + 1) / chunks - t;
-                for (size_t from = 0; from < w.groups; from += together) {
-                    const size_t to = from + together < w.groups ? from + together : w.groups;
-                    for (size_t panel = first; panel < last; panel += 4)
-                        in_tiles(&w, panel, from, to, &rounded, t, here, y, bias);
-                }
-            }
-        }
-    }
+    const size_t panels = (outputs + 4 * PANEL - 1) / (4 * PANEL) * 4;
+    /* Workers take pieces of a stream; those of many tokens are better long, for all of these are read for each. */
+    const size_t parts = (size_t)threads * 8 * FOUR, share = count <= 4 ? FOUR : (panels + parts - 1) / parts * FOUR;
+    const struct product job = {w, {values, scratch, starts}, panels, share, count, x, bias, y};
+    /* A token alone is rounded sooner than anybody comes. */
+    run_shares(count > 1 ? threads : 1, count * w.groups, round_share, &job);
+    run_shares(threads, (panels + share - 1) / share, multiply_share, &job);
 }
 
 #endif

@@ -24,7 +24,7 @@ FLAGS = (
     "-ftree-vectorize",
     "-Wno-psabi",
     "-ffp-contract=off",
-    "-fopenmp",
+    "-pthread",
     "-shared",
     "-fPIC",
     "-std=gnu11",

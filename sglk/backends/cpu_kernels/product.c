@@ -4,6 +4,7 @@
  * to its last, added block after block, then the bias. So a token's result does not depend on its neighbours. */
 
 #include "tile.h"
+#include "workers.h"
 
 /* Panels that a tile of so many rows takes at a time: few rows take more, which keeps the multipliers busy. */
 INLINE size_t panels_for(size_t rows) {
@@ -164,6 +165,43 @@ static void lay_out(const struct span *span, const struct weight *w, size_t c, s
         for (size_t e = 0; e < w->inputs; e++) to[e * tokens.rows + t] = t < tokens.count ? from[e] : 0;
 }
 
+/* A product as its workers see it: chunk after chunk, laid out by all and then multiplied by all. */
+struct product {
+    int kind;
+    struct weight all;
+    const int64_t *experts, *starts;
+    size_t panels, share, shares, chunk, tiles, tokens;
+    const float *x, *bias;
+    float *y, *room;
+};
+
+/* The tokens of span i. */
+static struct span span_of(const struct product *job, size_t i) {
+    const size_t start = job->experts ? (size_t)job->starts[i] : 0;
+    const size_t end = job->experts ? (size_t)job->starts[i + 1] : job->tokens;
+    const size_t inputs = job->all.inputs;
+    return (struct span){job->x + start * inputs, job->y + start * job->all.outputs, job->room + 2 * start * inputs,
+                         end - start};
+}
+
+static void lay_out_share(const void *of, size_t i, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    const struct span span = span_of(job, i / job->tiles);
+    lay_out(&span, &job->all, job->chunk, i % job->tiles);
+}
+
+static void multiply_share(const void *of, size_t i, size_t worker) {
+    (void)worker;
+    const struct product *job = of;
+    const size_t first = i % job->shares * job->share, past = first + job->share;
+    const size_t expert = job->experts ? (size_t)job->experts[i / job->shares] : 0;
+    const struct span span = span_of(job, i / job->shares);
+    const struct weight w = of_expert(&job->all, job->kind, job->panels, expert);
+    const struct chunk chunk = chunk_of(&span, &w, job->chunk);
+    if (chunk.count) multiply(job->kind, &w, &chunk, job->bias, first, past < job->panels ? past : job->panels);
+}
+
 /* x is [T, E] and y is [T, O], both without gaps; scales and zeros belong to quantised kinds. Panels come in fours,
  * filled up with zeros. Tokens [starts[i], starts[i + 1]) meet the matrix of `experts`[i], i < `spans`; without
  * `experts` all meet one. `room` holds 2 * T * E floats; a single token needs none. */
@@ -174,35 +212,22 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
     const size_t groups = (inputs + group - 1) / group;
     const struct weight all = {numbers, scales, zeros, offsets, scale_kind, zero, inputs, outputs, group, groups};
     const size_t panels = (outputs + FOUR * PANEL - 1) / (FOUR * PANEL) * FOUR;
-    /* Few tokens read weights at memory's rate, which long streams have. */
-    const size_t parts = (size_t)threads * (tokens <= FEW && !experts ? 1 : 8) * FOUR;
-    size_t share = (panels * spans + parts - 1) / parts * FOUR, chunks = 0;
-    if (share > panels) share = panels;
-    const size_t shares = (panels + share - 1) / share;
+    size_t chunks = 0;
     for (size_t i = 0; i < spans; i++) {
         const size_t own = chunks_of(experts ? (size_t)(starts[i + 1] - starts[i]) : tokens);
         if (own > chunks) chunks = own;
     }
-#define SPAN(i) \
-    const size_t start = experts ? (size_t)starts[i] : 0, end = experts ? (size_t)starts[i + 1] : tokens; \
-    const struct span span = {x + start * inputs, y + start * outputs, room + 2 * start * inputs, end - start}
-#pragma omp parallel num_threads(threads) if (threads > 1 && shares * spans > 1)
-    for (size_t c = 0; c < chunks; c++) {
-        if (tokens > 1) {
-#pragma omp for schedule(static)
-            for (long i = 0; i < (long)(spans * MOST_TILES); i++) {
-                SPAN(i / MOST_TILES);
-                lay_out(&span, &all, c, i % MOST_TILES);
-            }
-        }
-#pragma omp for schedule(dynamic)
-        for (long i = 0; i < (long)(shares * spans); i++) {
-            const size_t first = i % shares * share, last = first + share < panels ? first + share : panels;
-            SPAN(i / shares);
-            const struct weight w = of_expert(&all, kind, panels, experts ? (size_t)experts[i / shares] : 0);
-            const struct chunk chunk = chunk_of(&span, &w, c);
-            if (chunk.count) multiply(kind, &w, &chunk, bias, first, last);
-        }
+    /* Workers take pieces of a stream; those of many tokens are better long, for all of these are read for each. */
+    const size_t parts = (size_t)threads * 8 * FOUR;
+    size_t share = tokens <= FEW && !experts ? FOUR : (panels * spans + parts - 1) / parts * FOUR;
+    if (share > panels) share = panels;
+    struct product job = {.kind = kind, .all = all, .experts = experts, .starts = starts, .panels = panels,
+                          .share = share, 
+                          .shares = (panels + share - 1) / share,
+                          .tiles = tokens < CHUNK ? (tokens + TILE - 1) / TILE : MOST_TILES,
+                          .tokens = tokens, .x = x, .bias = bias, .y = y, .room = room};
+    for (; job.chunk < chunks; job.chunk++) {
+        if (tokens > 1) run_shares(threads, spans * job.tiles, lay_out_share, &job);
+        run_shares(threads, job.shares * spans, multiply_share, &job);
     }
-#undef SPAN
 }

@@ -4,10 +4,10 @@
  * one is sorted. Sums are of doubles, in the order of ids or from the likeliest bucket on: a row's draw is a function of
  * that row alone. */
 
-#include <omp.h>
 #include <stdlib.h>
 
 #include "vectors.h"
+#include "workers.h"
 
 /* Probabilities are at most 1, whose exponent and first three bits are 1016. */
 #define BUCKETS 1017
@@ -129,21 +129,34 @@ static int64_t draw(const float *p, size_t count, float uniform) {
     return chosen;
 }
 
+struct rows {
+    const float *logits;
+    size_t stride, vocabulary;
+    const float *temperature;
+    const int64_t *top_k;
+    const float *top_p, *min_p, *uniform;
+    int64_t *ids;
+    float *room;
+};
+
+static void sample_row(const void *of, size_t b, size_t worker) {
+    const struct rows *job = of;
+    const size_t vocabulary = job->vocabulary, count = (vocabulary + LANES - 1) / LANES * LANES;
+    float *own = job->room + worker * 4 * (vocabulary + LANES), *p = own + count;
+    struct candidate *found = (struct candidate *)(p + count), last = {0, INT32_MAX};
+    memcpy(own, job->logits + b * job->stride, vocabulary * sizeof *own);
+    for (size_t i = vocabulary; i < count; i++) own[i] = -INFINITY;
+    weigh(own, count, job->temperature[b], p);
+    const int64_t most = job->top_k[b] < (int64_t)vocabulary ? job->top_k[b] : 0;
+    if (most > 0 || job->top_p[b] < 1) last = kept_until(p, count, most, job->top_p[b], found);
+    if (last.p > 0 || job->min_p[b] > 0) drop(p, count, last, job->min_p[b]);
+    job->ids[b] = draw(p, count, job->uniform[b]);
+}
+
 /* Logits are [B, V], rows `stride` floats apart; `room` holds 4 * (V + 8) floats for each thread. */
 void sglk_sample(const float *logits, size_t stride, size_t rows, size_t vocabulary, const float *temperature,
                  const int64_t *top_k, const float *top_p, const float *min_p, const float *uniform, int64_t *ids,
                  float *room, int threads) {
-    const size_t count = (vocabulary + LANES - 1) / LANES * LANES;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && rows > 1)
-    for (size_t b = 0; b < rows; b++) {
-        float *own = room + (size_t)omp_get_thread_num() * 4 * (vocabulary + LANES), *p = own + count;
-        struct candidate *found = (struct candidate *)(p + count), last = {0, INT32_MAX};
-        memcpy(own, logits + b * stride, vocabulary * sizeof *own);
-        for (size_t i = vocabulary; i < count; i++) own[i] = -INFINITY;
-        weigh(own, count, temperature[b], p);
-        const int64_t most = top_k[b] < (int64_t)vocabulary ? top_k[b] : 0;
-        if (most > 0 || top_p[b] < 1) last = kept_until(p, count, most, top_p[b], found);
-        if (last.p > 0 || min_p[b] > 0) drop(p, count, last, min_p[b]);
-        ids[b] = draw(p, count, uniform[b]);
-    }
+    const struct rows job = {logits, stride, vocabulary, temperature, top_k, top_p, min_p, uniform, ids, room};
+    run_shares(threads, rows, sample_row, &job);
 }
