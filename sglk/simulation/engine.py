@@ -124,7 +124,7 @@ class VirtualEngine:
         if batch is None:
             self._running = False
             return
-        shape = StepShape.of(batch)
+        shape = StepShape.of(batch, self.core.pool.page_size)
         seconds = self._step_s(shape)
         if self._on_batch is not None:
             self._on_batch(batch)
@@ -147,7 +147,8 @@ class VirtualEngine:
             now += seconds
             ends_s.append(now)
             self.busy_s += seconds
-            shape = StepShape((), tuple([context + 1 for context in shape.decodes]), shape.logits, shape.drawn)
+            contexts = tuple([context + 1 for context in shape.decodes])
+            shape = StepShape((), contexts, shape.logits, shape.drawn, shape.shared)
             seconds = self._step_s(shape)
         if ends_s:
             self._clock.jump(now)

@@ -79,10 +79,11 @@ class TimedRunner(ScriptedRunner):
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Make a pool whose slots may be read before they are written, as those of a device may."""
         super().allocate_kv(num_pages, page_size)
+        self.page_size = page_size
         self._pages = [[(0, 0)] * page_size for _ in range(num_pages)]
 
     def _take(self, number: int, batch: Batch) -> None:
-        self.taken.append(StepShape.of(batch))
+        self.taken.append(StepShape.of(batch, self.page_size))
         self.now_s += self.step_s(self.taken[-1])
 
 

@@ -56,6 +56,32 @@ def test_a_line_that_bends_is_taken_only_where_steps_bend() -> None:
     assert fit(straight, features).error.worst < 0.02
 
 
+def test_stairs_of_few_rows_are_learned_where_kernels_make_them() -> None:
+    def stair_s(shape: StepShape) -> float:
+        return machines.seconds(shape) + 0.008 * -(-min(shape.tokens, 16) // 4)
+
+    found = fit([replace(each, seconds=stair_s(each.shape)) for each in machines.measured(0.01)], machines.features())
+    assert found.form == "every"
+    prices = CalibratedPrices(found.features(machines.features()), found.prices, HostTime())
+    for rows in (4, 5, 9, 13):
+        shape = StepShape(decodes=(300,) * rows, logits=rows)
+        assert prices.step_s(shape) == pytest.approx(stair_s(shape), rel=0.03)
+
+
+def test_what_rows_share_is_read_once_where_that_shows() -> None:
+    truth = machines.PRICES | {"decode_bytes": 1 / 40e9, "decode_distinct": 1 / 8e9}
+
+    def seconds(shape: StepShape) -> float:
+        return sum(value * truth.get(name, 0.0) for name, value in machines.features().quantities(shape).items())
+
+    found = fit([replace(each, seconds=seconds(each.shape)) for each in machines.measured(0.0)], machines.features())
+    prices = CalibratedPrices(found.features(machines.features()), found.prices, HostTime())
+    apart, together = (StepShape((), (700,) * 8, 8, shared=shared) for shared in (0, 7 * 640))
+    assert prices.step_s(apart) == pytest.approx(seconds(apart), rel=0.02)
+    assert prices.step_s(together) == pytest.approx(seconds(together), rel=0.02)
+    assert prices.step_s(together) < 0.8 * prices.step_s(apart)
+
+
 def test_a_fit_is_the_same_whatever_the_order_of_the_points() -> None:
     points = machines.measured(0.05)
     one, other = fit(points, machines.features()), fit(points[::-1], machines.features())

@@ -45,7 +45,8 @@ def test_every_step_is_one_that_the_scheduler_could_make(runtime: RuntimeConfig,
         assert all(1 <= new <= min(reach.chunk, length) for new, length in shape.prefills)
         assert shape.logits <= shape.rows <= max(runtime.max_running_requests + 1, 1)
         assert sum(new for new, _ in shape.prefills) <= runtime.max_prefill_tokens
-        assert StepShape.of(Pool.for_shapes(shapes, runtime.page_size, 512).batch(shape)) == shape
+        batch = Pool.for_shapes(shapes, runtime.page_size, 512).batch(shape)
+        assert StepShape.of(batch, runtime.page_size) == shape
     for family in found[:1]:
         assert [shape.tokens for shape in family] == sorted(shape.tokens for shape in family)
 
@@ -128,7 +129,14 @@ def test_the_shape_of_a_batch_tells_who_samples_and_how() -> None:
     assert [row.samples for row in batch.rows] == [True, False, True, True]
     assert batch.rows[0].start == 7
     assert [list(row.pages) for row in batch.rows] == [[0, 1, 2], [3, 4], [5, 6], [7, 8]]
-    assert StepShape.of(batch) == shape
+    assert StepShape.of(batch, page_size=4) == shape
+
+
+def test_the_shape_of_a_batch_tells_what_rows_share() -> None:
+    shape = StepShape(prefills=((4, 12),), decodes=(13, 10, 17), logits=4, shared=16)
+    batch = Pool(99, 4, 100).batch(shape)
+    assert [list(row.pages) for row in batch.rows[1:]] == [[3, 4, 5, 6], [3, 4, 9], [3, 4, 12, 13, 14]]
+    assert StepShape.of(batch, page_size=4) == shape
 
 
 def test_every_page_that_is_read_was_written_before() -> None:

@@ -133,7 +133,7 @@ def virtual(config: PlanConfig, requests: Arrivals, kv_tokens: int, step_by_step
 
     def note(batch: Batch) -> None:
         found.decisions.append(decision(batch))
-        found.ends_s.append(clock.now + cost.step_s(StepShape.of(batch)))
+        found.ends_s.append(clock.now + cost.step_s(StepShape.of(batch, config.runtime.page_size)))
 
     def receive(output: Output) -> None:
         tokens, _ = found.answers.get(output.request_id, ((), []))

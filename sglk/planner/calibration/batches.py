@@ -2,7 +2,7 @@
 
 Its memory does. The operating system backs memory that was never written with one page of zeros, which stays in the
 cache and is read in no time, so a pool has to be filled before anything that reads it is timed. Nor do rows share
-pages: those of one layer would still be in the cache when the next row reads them.
+pages, but where the shape says so: those of one layer are still in the cache when the next row reads them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,8 +79,15 @@ def _sampling_rows(shape: StepShape) -> Sequence[int]:
 
 
 def _pages(shape: StepShape, pool: Pool, first: int) -> Iterator[Sequence[int]]:
-    for context in _contexts(shape):
+    """Yield the pages of each row; all that decode share one beginning, if any do."""
+    common = shape.shared // max(1, len(shape.decodes) - 1) // pool.page_size
+    beginning: Sequence[int] = ()
+    for index, context in enumerate(_contexts(shape)):
         count = -(-context // pool.page_size)
         assert first + count <= pool.pages, "the pool has room for the shape"
-        yield range(first, first + count)
+        own: Sequence[int] = range(first, first + count)
         first += count
+        if index >= len(shape.prefills):
+            beginning = beginning or own[:common]
+            own = [*beginning, *own[common:]]
+        yield own

@@ -14,6 +14,9 @@ _SHORT = 32
 
 _SMALL_CONTEXT = 64
 
+_FEW_ROWS = 16
+"""Up to so many each number of rows is measured."""
+
 _CHUNK_RATIOS = (1, 4, 16)
 """Chunks behind a context: the largest, a quarter of it, and what is left of a prompt that the cache knows mostly."""
 
@@ -68,6 +71,8 @@ def families(reach: Reach) -> list[list[StepShape]]:
         *_behind_contexts(reach),
         _several_behind_contexts(reach),
         *_decodes(reach),
+        *_every_count(reach),
+        _sharing(reach),
         _ragged(reach),
         _drawn(reach),
         _mixed(reach),
@@ -131,6 +136,22 @@ def _decodes(reach: Reach) -> Iterator[list[StepShape]]:
         contexts = _doublings(16, reach.context, factor=4 if index % 2 else 8)
         largest = reach.pool // rows // reach.page_size * reach.page_size
         yield [StepShape(decodes=(context,) * rows, logits=rows) for context in sorted({*contexts, largest}) if context]
+
+
+def _every_count(reach: Reach) -> Iterator[list[StepShape]]:
+    """Yield those few rows that no other family has: kernels take rows in tiles, so one row more may cost nothing."""
+    few = set(range(1, min(_FEW_ROWS, reach.rows) + 1)) - set(sizes(reach.rows))
+    for rows in sorted(few):
+        contexts = sorted({_SMALL_CONTEXT, max(_SMALL_CONTEXT, reach.context // 4)})
+        yield [StepShape(decodes=(context,) * rows, logits=rows) for context in contexts]
+
+
+def _sharing(reach: Reach) -> list[StepShape]:
+    """Rows behind one beginning, which is in the processor's cache when the second of them reads it."""
+    own = min(_SHORT, reach.context // 2)
+    common = (reach.context // 4) // reach.page_size * reach.page_size
+    counts = [count for count in sizes(reach.rows, least=2) if common]
+    return [StepShape(decodes=(common + own,) * rows, logits=rows, shared=common * (rows - 1)) for rows in counts]
 
 
 def _ragged(reach: Reach) -> list[StepShape]:

@@ -1,11 +1,12 @@
 """Measured steps, and the prices that were fitted to them: names and numbers, no arithmetic."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from sglk.planner.cost.features import COARSE, KNOTS, LINE_KNOTS, STRAIGHT, Features
+from sglk.planner.cost.features import COARSE, EVERY, EVERY_LINE, KNOTS, LINE_KNOTS, STRAIGHT, Features
 from sglk.planner.cost.shape import StepShape
 
-FORMS = {"straight": STRAIGHT, "coarse": COARSE, "fine": KNOTS}
+FORMS = {"straight": STRAIGHT, "coarse": COARSE, "fine": KNOTS, "every": EVERY}
 """Where the line of time over tokens may bend; the form that predicts best what it was not shown is taken."""
 
 
@@ -51,9 +52,15 @@ class Fit:
 
 def bent(features: Features, form: str, largest_tokens: int, largest_lines: int) -> Features:
     """Return quantities whose lines bend as `form` says, and nowhere that only larger steps than these could tell."""
-    return replace(features, knots=_within(FORMS[form], largest_tokens), line_knots=_within(LINE_KNOTS, largest_lines))
+    lines = EVERY_LINE if form == "every" else LINE_KNOTS
+    return replace(features, knots=_within(FORMS[form], largest_tokens), line_knots=_within(lines, largest_lines))
 
 
 def _within(knots: tuple[int, ...], largest: int) -> tuple[int, ...]:
-    """Return the knots whose last stretch has been measured over twice its beginning at least."""
-    return knots[:1] + tuple(knot for knot in knots[1:] if 2 * knot <= largest)
+    """Return the knots behind which something has been measured.
+
+    A last stretch that others would follow has to reach to twice its beginning at least.
+    """
+    return knots[:1] + tuple(
+        knot for knot, end in pairwise((*knots[1:], 2 * knots[-1])) if min(end, 2 * knot) <= largest
+    )

@@ -53,20 +53,22 @@ class PointRecord:
     seconds: float
     spread: float
     repeats: int
+    shared: int = 0
 
     @classmethod
     def of(cls, point: Point) -> "PointRecord":
         """Return `point` as the file holds it."""
         shape = point.shape
         prefills = [list(row) for row in shape.prefills]
-        return cls(prefills, list(shape.decodes), shape.logits, shape.drawn, point.seconds, point.spread, point.repeats)
+        decodes, times = list(shape.decodes), (point.seconds, point.spread, point.repeats)
+        return cls(prefills, decodes, shape.logits, shape.drawn, *times, shape.shared)
 
     def point(self) -> Point:
         """Return the point; raises ValueError for one that no step has."""
         if any(len(row) != 2 for row in self.prefills):
             raise ValueError("a prompt chunk has two numbers: new tokens and context")
         chunks = tuple((row[0], row[1]) for row in self.prefills)
-        shape = StepShape(chunks, tuple(self.decodes), self.logits, self.drawn)
+        shape = StepShape(chunks, tuple(self.decodes), self.logits, self.drawn, self.shared)
         return Point(shape, self.seconds, self.spread, self.repeats)
 
 

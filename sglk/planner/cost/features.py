@@ -3,7 +3,8 @@
 Most of a step's time grows with its tokens, but not in proportion: a product with few tokens is as fast as its weights
 are read, and kernels change with the size. So tokens are counted in stretches (the first, the second, the third and
 fourth, the next four, ...), each with a price of its own: a rising line with bends. All quantities are operations,
-bytes or calls, so that prices carry over to a model of other sizes.
+bytes or calls, so that prices carry over to a model of other sizes. Kernels that take rows in tiles make stairs of the
+small counts; where each of them has been measured the line may bend at each.
 """
 
 from collections import defaultdict
@@ -19,10 +20,12 @@ from sglk.planner.cost.shape import StepShape
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Tokens at which the line may bend."""
 
+EVERY = (*range(1, 16), *(knot for knot in KNOTS if knot >= 16))
 STRAIGHT = (1,)
 COARSE = (1, 4, 16, 64, 256, 1024, 4096)
 LINE_KNOTS = (1, 4, 16, 64)
 """Lines of logits at which theirs may."""
+EVERY_LINE = (*range(1, 16), 16, 64)
 
 PART_OF: dict[str, Part] = {
     "layers": "layers",
@@ -42,6 +45,7 @@ PART_OF: dict[str, Part] = {
     "prefill_bytes": "attention_prefill",
     "decode_rows": "attention_decode",
     "decode_bytes": "attention_decode",
+    "decode_distinct": "attention_decode",
     "decode_padded": "attention_decode",
 }
 """By the name of a quantity, without its stretch."""
@@ -144,17 +148,30 @@ class Features:
         return dict(found)
 
     def of_decodes(self, shape: StepShape) -> Quantities:
-        """Return what the attention of decoding rows does, in all layers; padded = every row as long as the longest."""
+        """Return what the attention of decoding rows does, in all layers.
+
+        Padded = every row as long as the longest; distinct = what rows share counted once, for only the first of them
+        has to fetch it from far away.
+        """
         rows = len(shape.decodes)
         if not rows:
             return {}
         longest = max(shape.decodes)
-        bytes_ = padded = 0.0
+        bytes_ = distinct = padded = 0.0
         for window, layers in self.windows.items():
-            bytes_ += layers * decode_seen(shape, window).tokens * self.attention.token_bytes
+            seen = decode_seen(shape, window).tokens
+            # What they share comes first, and leaves a window first.
+            shared = max(0, shape.shared - (sum(shape.decodes) - seen))
+            bytes_ += layers * seen * self.attention.token_bytes
+            distinct += layers * (seen - shared) * self.attention.token_bytes
             padded += layers * rows * min(longest, window or longest) * self.attention.token_bytes
         layers = sum(self.windows.values())
-        return {"decode_rows": float(layers * rows), "decode_bytes": bytes_, "decode_padded": padded}
+        return {
+            "decode_rows": float(layers * rows),
+            "decode_bytes": bytes_,
+            "decode_distinct": distinct,
+            "decode_padded": padded,
+        }
 
 
 def stretches(name: str, count: int, knots: tuple[int, ...], scale: float) -> Quantities:

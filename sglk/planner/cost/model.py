@@ -1,7 +1,7 @@
 """The price of a step: what it takes, part by part, on one chip with one model.
 
 model = cost_model(config)                  # of one replica: a calibration where one is found, else peak figures
-seconds = model.step_s(StepShape.of(batch))
+seconds = model.step_s(StepShape.of(batch, page_size))
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,12 @@
 """What one engine step is made of, as far as its time depends on it."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from sglk.engine.batch import Batch
+    from sglk.engine.batch import Batch, BatchRow
 
 GREEDY_TEMPERATURE = 1e-4
 """At or below it a row takes its likeliest token, as `sglk.engine.sampler` has it (which needs torch)."""
@@ -24,10 +26,12 @@ class StepShape:
     """Lines of logits: one for each row that samples, and one for each prompt token whose logprob is asked for."""
     drawn: int = 0
     """Rows whose token chance decides."""
+    shared: int = 0
+    """Tokens of rows that decode which a row before them has read: those of a beginning that they share."""
 
     @classmethod
-    def of(cls, batch: "Batch") -> "StepShape":
-        """Return the shape of what the scheduler has put together."""
+    def of(cls, batch: "Batch", page_size: int) -> "StepShape":
+        """Return the shape of what the scheduler has put together, on pages of `page_size` tokens."""
         split, rows = batch.num_prefills, batch.rows
         prefills = []
         logits = drawn = 0
@@ -39,7 +43,9 @@ class StepShape:
             if row.samples:
                 logits += 1
                 drawn += row.sampling.temperature > GREEDY_TEMPERATURE and row.sampling.top_k != 1
-        return cls(tuple(prefills), tuple([row.start + 1 for row in rows[split:]]), logits, drawn)
+        decodes = rows[split:]
+        shared = _shared_pages(decodes) * page_size
+        return cls(tuple(prefills), tuple([row.start + 1 for row in decodes]), logits, drawn, shared)
 
     @property
     def kind(self) -> Kind:
@@ -57,3 +63,20 @@ class StepShape:
     def rows(self) -> int:
         """Requests that take part."""
         return len(self.prefills) + len(self.decodes)
+
+
+def _shared_pages(rows: "Sequence[BatchRow]") -> int:
+    """Return how many pages rows share with the last row before them that begins with the same one."""
+    last: dict[int, Sequence[int]] = {}
+    count = 0
+    for row in rows:
+        first = row.pages[0]
+        if first in last:
+            count += _common(last[first], row.pages)
+        last[first] = row.pages
+    return count
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many pages two rows have in common: all up to the first that differs."""
+    return bisect_left(range(min(len(one), len(other))), True, key=lambda place: one[place] != other[place])
