@@ -142,9 +142,9 @@ class SimSums:
         return self
 
     def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> "SimSums":
-        """Take the time of the second half of a sum, in which each chip gets what the others have."""
+        """Take the time of bringing all parts to every rank."""
         size = sum(tensor.nbytes for tensors in output_tensors for tensor in tensors)
-        self._clock.charge(self._rates.allreduce_s(size, self._ranks) / 2)
+        self._clock.charge(self._rates.allgather_s(size, self._ranks))
         return self
 
     def wait(self) -> None:

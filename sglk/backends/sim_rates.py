@@ -60,6 +60,13 @@ class Rates:
         hops = 2 * (ranks - 1)
         return hops * HOP_US * 1e-6 + allreduce_bytes(size, ranks) / self.link_bytes_per_s
 
+    def allgather_s(self, size: int, ranks: int) -> float:
+        """Return the time after which each of `ranks` has all `size` bytes, of which it brings an equal part.
+
+        It is the second half of a sum over a ring, in which each chip gets what the others have.
+        """
+        return self.allreduce_s(size, ranks) / 2
+
     def _roofline_s(self, work: Work) -> float:
         # A dtype that the chip has no rate for runs at its slowest one.
         rate = self.flops_per_s.get(work.dtype) or min(self.flops_per_s.values())

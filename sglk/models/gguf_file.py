@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
 
 from sglk.errors import ModelLoadError
 
@@ -59,6 +60,17 @@ class GgufFile:
         tensor = self.tensors[name]
         stored = np.frombuffer(self._bytes, np.uint8, tensor.size, tensor.start)
         return stored.reshape(*tensor.shape[:-1], -1)
+
+    def check_readable(self, name: str) -> None:
+        """Raise ModelLoadError where a tensor is of a kind that the library cannot make floats of."""
+        kind = self.tensors[name].type
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError as error:
+            raise ModelLoadError(
+                f"{self.path}: tensor {name!r} has type {kind.name}, which cannot be dequantised; convert the model to "
+                "F16, Q8_0, Q4_K or another type of weights"
+            ) from error
 
     def forget(self, name: str) -> None:
         """Let the system take the memory that the bytes of a tensor were read into; they can be read again."""

@@ -106,16 +106,11 @@ class GgufWeights:
         tensor, raw, shape = self._file.tensors[stored_name], self._file.raw(stored_name), slice(None)
         if expert is not None:
             raw, shape = raw[expert], slice(1, None)
-        try:
-            weight = _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
-            if expert is None:
-                self._file.forget(stored_name)
-            return weight
-        except NotImplementedError as error:
-            raise ModelLoadError(
-                f"{self}: tensor {stored_name!r} has type {tensor.type.name}, which cannot be dequantised; convert the "
-                "model to F16, Q8_0, Q4_K or another type of weights"
-            ) from error
+        self._file.check_readable(stored_name)
+        weight = _dequantised(raw, tensor.type, tuple(tensor.shape[shape]))
+        if expert is None:
+            self._file.forget(stored_name)
+        return weight
 
 
 def _dequantised(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, shape: tuple[int, ...]) -> torch.Tensor:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from sglk.backends.kept_kinds import KEPT_BITS
 
-_FLOATS = {"F16": 16.0, "BF16": 16.0}
-"""Whose numbers stay what they are, in experts too."""
+_FLOATS = dict.fromkeys(("F16", "BF16", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"), 16.0)
+"""Whose numbers are 16-bit floats, and stay what they are, in experts too."""
 _FP32 = 32.0
-_ROWS = 64
-"""Outputs are filled up to a multiple of it."""
+ROWS = 64
+"""Outputs of a matrix that the processor's kernels lay out are filled up to a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,9 @@ class StoredKinds:
 
 
 def _panels(outputs: int, inputs: int, bits: float) -> int:
-    return int(-(-outputs // _ROWS) * _ROWS * inputs * bits / 8)
+    return int(filled(outputs, ROWS) * inputs * bits / 8)
+
+
+def filled(outputs: int, rows: int) -> int:
+    """Return `outputs` filled up to a multiple of `rows`."""
+    return -(-outputs // rows) * rows

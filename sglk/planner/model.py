@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
-from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme
+from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization
+from sglk.config.groups import SIMULATED
 from sglk.config.quantization import NAMES
 from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig
 from sglk.config.tensor_parallel import ranks_of
@@ -16,11 +17,11 @@ from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.files import ModelFiles, find_files
 from sglk.models.hf_config import read_spec
 from sglk.models.numbers import spec_from_numbers
-from sglk.models.part import split_sizes
+from sglk.models.part import can_be_summed, part_of_spec, split_sizes
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
-from sglk.planner.kinds import StoredKinds
+from sglk.planner.kinds import ROWS, StoredKinds
 from sglk.planner.room import IN_MAIN_MEMORY
 from sglk.planner.weights import Weights, weights_of
 
@@ -40,6 +41,14 @@ class PlannedModel:
     """Whether the files were looked at; else the configuration's numbers are all that is known."""
     int8_group_size: int = -1
     """Inputs that share a scale where the device rounds a model without experts to w8a8; -1 = all."""
+    exact_ranks: bool = False
+    """Whether ranks are to give the bits of a model in one piece."""
+    fp8_activations: bool = False
+    """Whether the device rounds activations in fp8 too."""
+    summed: bool = False
+    """Whether ranks sum whatever the model is, as simulated ones do."""
+    rows: int = 1
+    """Multiple of outputs that the device fills matrices up to."""
     kinds: StoredKinds | None = None
     """What the files have their matrices in, where the device keeps that; None = not known, or it does not."""
 
@@ -62,7 +71,15 @@ class PlannedModel:
 
     def weights(self, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
         """Return what each of `ranks` holds, with its linear layers in `scheme` and all else in `dtype`."""
-        return weights_of(self.spec, dtype, scheme, ranks, self.kinds if self.keeps(dtype) else None)
+        kinds = self.kinds if self.keeps(dtype) else None
+        return weights_of(self.spec, dtype, scheme, ranks, kinds, self.gathers(scheme, ranks), self.rows)
+
+    def gathers(self, scheme: LinearScheme | None, ranks: int) -> bool:
+        """Return whether ranks bring inputs together in place of sums, as `sglk.models.split.gathers` decides."""
+        if ranks == 1 or self.summed:
+            return False
+        part = replace(part_of_spec(self.spec, ranks), quantization=Quantization(default=scheme))
+        return self.exact_ranks or not can_be_summed(part, ranks, self.fp8_activations)
 
     def keeps(self, dtype: str) -> bool:
         """Return whether matrices that are computed with in `dtype` stay in the bits of the files."""
@@ -81,10 +98,25 @@ class PlannedModel:
 
 def model_of(config: ServeConfig) -> PlannedModel:
     """Return the model of one replica, as its backend would load it; raises as `planned_model` does."""
-    if config.backend.name != IN_MAIN_MEMORY:
-        return planned_model(config.model)
-    kept = config.runtime.load_format != "dummy" and _has_kernels(config.backend)
-    return replace(planned_model(config.model, kept=kept), int8_group_size=CPU_INT8_GROUP)
+    here, exact = config.backend.name == IN_MAIN_MEMORY, config.runtime.enable_deterministic_inference
+    packed = here and _has_kernels(config.backend)
+    return replace(
+        planned_model(config.model, kept=packed and config.runtime.load_format != "dummy"),
+        rows=ROWS if packed else 1,
+        int8_group_size=CPU_INT8_GROUP if here else -1,
+        exact_ranks=here if exact is None else exact,
+        # Of cards with a rate in fp8 those before Hopper multiply in 16 bits, which no file of a chip tells.
+        fp8_activations=not here and "fp8" in config.chip.peak_tflops,
+        summed=config.backend.name == SIMULATED,
+    )
+
+
+def planning_key(config: ServeConfig) -> str:
+    """Return what `model_of` depends on: replicas that have it in common are planned with one model."""
+    runtime = config.runtime
+    return repr(
+        (config.model, config.backend, config.chip, runtime.load_format, runtime.enable_deterministic_inference)
+    )
 
 
 def _has_kernels(backend: BackendConfig) -> bool:
@@ -128,7 +160,11 @@ def _of_files(name: str, files: ModelFiles) -> PlannedModel:
     from sglk.models.gguf_spec import read_gguf_spec
 
     # GGUF is dequantised when it is loaded.
-    return PlannedModel(name, read_gguf_spec(GgufFile(files.path)))
+    file = GgufFile(files.path)
+    for tensor, line in file.tensors.items():
+        if len(line.shape) > 1:
+            file.check_readable(tensor)
+    return PlannedModel(name, read_gguf_spec(file))
 
 
 def _kinds_here(model: ModelConfig) -> StoredKinds | None:

@@ -10,7 +10,7 @@ from sglk.config.groups import SIMULATED
 from sglk.config.plan_schema import RoomConfig
 from sglk.config.schema import ServeConfig
 from sglk.planner.footprint import Footprint
-from sglk.planner.model import PlannedModel, model_of
+from sglk.planner.model import PlannedModel, model_of, planning_key
 from sglk.planner.room import IN_MAIN_MEMORY, Room, room_of
 from sglk.planner.upstream import AutomaticValues, automatic_values
 from sglk.planner.ways import Subject, Wanted, Way, fits, roomiest_pool, undeclared, ways_to_fit
@@ -91,7 +91,7 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
     rooms: dict[str, Room] = {}
     plans = []
     for each in replicas:
-        key = f"{each.config.model!r} on {each.config.backend!r}"
+        key = planning_key(each.config)
         if key not in models:
             models[key] = model_of(each.config)
         model = models[key]

@@ -7,7 +7,7 @@ from sglk.backends.schemes import LinearScheme
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec, MoeSpec
 from sglk.planner.dtypes import BYTES
-from sglk.planner.kinds import StoredKinds
+from sglk.planner.kinds import StoredKinds, filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,31 @@ class _Forms:
     plain: Bytes
     item: int
     """Bytes of one number of everything else."""
+    gathering: int
+    """Ranks that share the outputs of projections out of a block; 1 = none do."""
+
+    def out(self, form: Bytes, name: str, outputs: int, inputs: int) -> int:
+        """Return the bytes of a projection out of a block, of whose inputs a rank has so many."""
+        return form((name,), -(-outputs // self.gathering), inputs * self.gathering)
 
 
 def weights_of(
-    spec: ModelSpec, dtype: str, scheme: LinearScheme | None, ranks: int, kinds: StoredKinds | None = None
+    spec: ModelSpec,
+    dtype: str,
+    scheme: LinearScheme | None,
+    ranks: int,
+    kinds: StoredKinds | None = None,
+    gathers: bool = False,
+    rows: int = 1,
 ) -> Weights:
     """Return what each of `ranks` holds of the model that `spec` describes, which can be split over them.
 
     `scheme` is that of the linear layers; embedding, head, norms, biases and routers are always in `dtype`, and all
     but the projections of the blocks are on every rank. With `kinds`, those of the files, matrices that are in `dtype`
-    are kept in their own bits.
+    are kept in their own bits. `gathers`: of a projection out of a block a rank has some outputs, not some inputs.
+    The outputs of a matrix are filled up to a multiple of `rows`.
     """
-    part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds)
+    part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds, ranks if gathers else 1, rows)
     layers = range(spec.num_hidden_layers)
     head = 0 if spec.tie_word_embeddings else forms.plain(("output",), spec.vocab_size, spec.hidden_size)
     return Weights(
@@ -64,27 +77,31 @@ def weights_of(
     )
 
 
-def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None) -> _Forms:
+def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None, gathering: int, rows: int) -> _Forms:
     item = BYTES[dtype]
 
     def plain(names: tuple[str, ...], outputs: int, inputs: int) -> int:
-        return outputs * inputs * item
+        return filled(outputs, rows) * inputs * item
 
     def quantised(names: tuple[str, ...], outputs: int, inputs: int) -> int:
         assert scheme is not None
-        return scheme.num_bytes(outputs, inputs)
+        return scheme.num_bytes(filled(outputs, rows), inputs)
 
     kept, experts = (plain, plain) if kinds is None else (kinds.matrix, kinds.expert)
-    return _Forms(kept, experts, kept, item) if scheme is None else _Forms(quantised, quantised, kept, item)
+    if gathering > 1:
+        # They run one by one, as linear layers do.
+        experts = kept
+    if scheme is not None:
+        return _Forms(quantised, quantised, kept, item, gathering)
+    return _Forms(kept, experts, kept, item, gathering)
 
 
 def _attention(part: ModelSpec, block: str, forms: _Forms) -> int:
     hidden, head = part.hidden_size, part.head_dim
     query, keys = part.num_attention_heads * head, part.num_key_value_heads * head
-    biases = (query + 2 * keys) * part.attention_bias + hidden * part.attention_output_bias
-    inner = tuple(f"{block}.attn_{name}" for name in "qkv")
-    matrices = forms.linear(inner, query + 2 * keys, hidden) + forms.linear((f"{block}.attn_output",), hidden, query)
-    return matrices + biases * forms.item
+    biases = (query + 2 * keys) * part.attention_bias + -(-hidden // forms.gathering) * part.attention_output_bias
+    inner = forms.linear(tuple(f"{block}.attn_{name}" for name in "qkv"), query + 2 * keys, hidden)
+    return inner + forms.out(forms.linear, f"{block}.attn_output", hidden, query) + biases * forms.item
 
 
 def _feed_forward(part: ModelSpec, layer: int, forms: _Forms) -> int:
@@ -92,23 +109,23 @@ def _feed_forward(part: ModelSpec, layer: int, forms: _Forms) -> int:
     if moe is not None and layer not in moe.dense_layers:
         return _experts(part, moe, block, forms)
     width = part.intermediate_size
-    biases = (2 * width + part.hidden_size) * part.mlp_bias
-    return _gated(part.hidden_size, width, block, "", forms.linear) + biases * forms.item
+    biases = (2 * width + -(-part.hidden_size // forms.gathering)) * part.mlp_bias
+    return _gated(part.hidden_size, width, block, "", forms.linear, forms) + biases * forms.item
 
 
 def _experts(part: ModelSpec, moe: MoeSpec, block: str, forms: _Forms) -> int:
     hidden = part.hidden_size
-    routed = moe.num_experts * _gated(hidden, moe.moe_intermediate_size, block, "_exps", forms.expert)
+    routed = moe.num_experts * _gated(hidden, moe.moe_intermediate_size, block, "_exps", forms.expert, forms)
     router = forms.plain((f"{block}.ffn_gate_inp",), moe.num_experts, hidden)
     if moe.shared_expert_intermediate_size is None:
         return routed + router
-    shared = _gated(hidden, moe.shared_expert_intermediate_size, block, "_shexp", forms.linear)
+    shared = _gated(hidden, moe.shared_expert_intermediate_size, block, "_shexp", forms.linear, forms)
     return routed + router + shared + forms.plain((f"{block}.ffn_gate_inp_shexp",), 1, hidden)
 
 
-def _gated(hidden: int, width: int, block: str, suffix: str, form: Bytes) -> int:
+def _gated(hidden: int, width: int, block: str, suffix: str, form: Bytes, forms: _Forms) -> int:
     inner = f"{block}.ffn_gate{suffix}", f"{block}.ffn_up{suffix}"
-    return form(inner, 2 * width, hidden) + form((f"{block}.ffn_down{suffix}",), hidden, width)
+    return form(inner, 2 * width, hidden) + forms.out(form, f"{block}.ffn_down{suffix}", hidden, width)
 
 
 def _norms(spec: ModelSpec) -> int:

@@ -32,6 +32,8 @@ class Way:
     quantization: str | None
     tp_size: int
     num_threads: int | None
+    gathers: bool
+    """Whether ranks bring inputs together in place of sums; see `PlannedModel.gathers`."""
     features: Features
 
     @classmethod
@@ -40,6 +42,7 @@ class Way:
         model, runtime, chip = model_of(config), config.runtime, config.chip
         scheme = model.scheme(runtime.quantization)
         dtype, of_kv, ranks = compute_dtype(runtime, chip), kv_dtype(runtime, chip), ranks_of(runtime)
+        gathers = model.gathers(scheme, ranks)
         return cls(
             model=config.model.name,
             numbers=numbers_of(model.spec),
@@ -49,7 +52,8 @@ class Way:
             quantization=scheme.kind if scheme else None,
             tp_size=ranks,
             num_threads=runtime.num_threads,
-            features=Features.of(model.spec, dtype, of_kv, scheme, ranks),
+            gathers=gathers,
+            features=Features.of(model.spec, dtype, of_kv, scheme, ranks, gathers=gathers),
         )
 
     def takes(self, entry: Entry) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sglk.backends.schemes import LinearScheme
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.attention import AttentionOp, Seen, attention_op, decode_seen, prefill_seen, windows_of
+from sglk.planner.cost.exchanges import Exchanged
 from sglk.planner.cost.ops import OpLine, Part, StepOps, step_ops
 from sglk.planner.cost.shape import StepShape
 
@@ -74,9 +75,10 @@ class Features:
         scheme: LinearScheme | None,
         ranks: int,
         knots: tuple[int, ...] = KNOTS,
+        gathers: bool = False,
     ) -> "Features":
         """Return the quantities of a model on one of `ranks`; stretches of tokens begin at `knots`."""
-        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks)
+        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers)
         return cls(ops, attention_op(spec, dtype, kv_dtype, ranks), windows_of(spec), knots)
 
     def quantities(self, shape: StepShape) -> Quantities:
@@ -96,7 +98,7 @@ class Features:
         found: Quantities = {
             "layers": float(sum(self.windows.values())),
             "weight_bytes": _total(linear, "fixed", "bytes"),
-            "sum_bytes": float(self.ops.sums * self.ops.sum_bytes * tokens),
+            "sum_bytes": tokens * sum(calls * _summed_bytes(each) for each, calls in self.ops.exchanges.items()),
         }
         found |= stretches("tokens", tokens, self.knots, _total(linear, "each", "flops"))
         if experts:
@@ -193,6 +195,11 @@ def is_quantity(name: str) -> bool:
 def part_of(quantity: str) -> Part:
     """Return the part of a step that a quantity belongs to."""
     return PART_OF.get(quantity) or PART_OF[quantity.rpartition("_")[0]]
+
+
+def _summed_bytes(exchanged: Exchanged) -> float:
+    """Return the bytes of the sum that takes as long: gathering is the second half of one."""
+    return exchanged.token_bytes / (2 if exchanged.gathered else 1)
 
 
 def _moved(seen: Seen, attention: AttentionOp) -> float:

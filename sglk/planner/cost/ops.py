@@ -18,6 +18,7 @@ from sglk.backends.work import Work, visited_experts
 from sglk.backends.work_arguments import Shaped, StoredMatrix, nbytes
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
+from sglk.planner.cost.exchanges import Exchanged, exchanges_of
 
 Part = Literal[
     "linear",
@@ -70,9 +71,8 @@ class StepOps:
     """By its lines of logits."""
     drawing: dict[OpLine, int]
     """By the rows whose token chance decides."""
-    sum_bytes: int
-    """Of one token, in each sum over the ranks."""
-    sums: int
+    exchanges: dict[Exchanged, int]
+    """What the ranks bring together, by the step's tokens."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,21 @@ class _Maker:
     dtype: str
     kv_dtype: str
     scheme: LinearScheme | None
+    gathering: int
+    """Ranks that share the outputs of projections out of a block and bring their inputs together; 1 = none do."""
 
     def tensor(self, *shape: int) -> Shaped:
         return Shaped(shape, self.dtype)
 
 
-def step_ops(spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int = 1) -> StepOps:
-    """Return the ops of one of `ranks` that hold the model, whose linear layers are quantised by `scheme`."""
-    maker = _Maker(part_of_spec(spec, ranks), dtype, kv_dtype, scheme)
+def step_ops(
+    spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int = 1, gathers: bool = False
+) -> StepOps:
+    """Return the ops of one of `ranks` that hold the model, whose linear layers are quantised by `scheme`.
+
+    `gathers` as in `exchanges_of`. Experts that gather run one by one, and count as the op that runs all.
+    """
+    maker = _Maker(part_of_spec(spec, ranks), dtype, kv_dtype, scheme, ranks if gathers else 1)
     trunk = Counter(_around_layers(maker)) + _calls(_attention_block(maker), spec.num_hidden_layers)
     layers = range(spec.num_hidden_layers)
     sparse = 0 if spec.moe is None else sum(layer not in spec.moe.dense_layers for layer in layers)
@@ -97,9 +104,8 @@ def step_ops(spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | 
         trunk += _calls(_sparse_block(maker), sparse)
     if sparse < spec.num_hidden_layers:
         trunk += _calls(_dense_block(maker), spec.num_hidden_layers - sparse)
-    sums = 2 * spec.num_hidden_layers if ranks > 1 else 0
-    size = maker.tensor(1, spec.hidden_size)
-    return StepOps(trunk, Counter(_head(maker)), Counter(_drawing(maker)), nbytes(size), sums)
+    exchanges = Counter(exchanges_of(spec, dtype, ranks, gathers))
+    return StepOps(trunk, Counter(_head(maker)), Counter(_drawing(maker)), exchanges)
 
 
 def _calls(lines: Iterable[OpLine], layers: int) -> Counter[OpLine]:
@@ -125,6 +131,11 @@ def _linear(maker: _Maker, outputs: int, inputs: int, bias: bool = False, plain:
     return _line("linear", name, lambda tokens: formula(maker.tensor(tokens, inputs), stored, bias_O))
 
 
+def _out(maker: _Maker, inputs: int, bias: bool) -> OpLine:
+    """Return a projection out of a block, of whose inputs a rank has so many."""
+    return _linear(maker, -(-maker.spec.hidden_size // maker.gathering), inputs * maker.gathering, bias)
+
+
 def _around_layers(maker: _Maker) -> Iterator[OpLine]:
     spec = maker.spec
     weight_VE, weight_E = maker.tensor(spec.vocab_size, spec.hidden_size), maker.tensor(spec.hidden_size)
@@ -145,7 +156,7 @@ def _attention_block(maker: _Maker) -> Iterator[OpLine]:
     else:
         yield _rope(maker, heads + kv_heads)
     yield _line("elementwise", "store_kv", lambda tokens: _store_kv(maker, tokens))
-    yield _linear(maker, spec.hidden_size, heads * width, spec.attention_output_bias)
+    yield _out(maker, heads * width, spec.attention_output_bias)
     yield _add_norm(maker)
 
 
@@ -210,7 +221,7 @@ def _gated(maker: _Maker, width: int, bias: bool) -> Iterator[OpLine]:
     hidden = maker.spec.hidden_size
     yield _linear(maker, 2 * width, hidden, bias)
     yield _line("elementwise", "silu_and_mul", lambda tokens: work.silu_and_mul(maker.tensor(tokens, 2 * width)))
-    yield _linear(maker, hidden, width, bias)
+    yield _out(maker, width, bias)
 
 
 def _shared_expert(maker: _Maker, width: int) -> Iterator[OpLine]:

@@ -12,6 +12,7 @@ from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.attention import AttentionOp, Seen, attention_op, decode_seen, prefill_seen, windows_of
+from sglk.planner.cost.exchanges import Exchanged
 from sglk.planner.cost.ops import OpLine, Part, StepOps, step_ops
 from sglk.planner.cost.shape import StepShape
 
@@ -34,10 +35,17 @@ class RooflinePrices:
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int, rates: Rates
+        cls,
+        spec: ModelSpec,
+        dtype: str,
+        kv_dtype: str,
+        scheme: LinearScheme | None,
+        ranks: int,
+        rates: Rates,
+        gathers: bool = False,
     ) -> "RooflinePrices":
-        """Return the prices of a model on `ranks` chips of those rates."""
-        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks)
+        """Return the prices of a model on `ranks` chips of those rates; `gathers` as in `exchanges_of`."""
+        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers)
         return cls(rates, ops, attention_op(spec, dtype, kv_dtype, ranks), windows_of(spec), ranks)
 
     def parts(self, shape: StepShape) -> Parts:
@@ -87,10 +95,16 @@ class RooflinePrices:
                 )
             fixed: Part = "layers" if name == "trunk" else "step"
             found[fixed] = sum(lines.values()) * self.rates.launch_s
-            if name == "trunk" and self.ops.sums:
-                found["collectives"] = self.ops.sums * self.rates.allreduce_s(count * self.ops.sum_bytes, self.ranks)
+            if name == "trunk" and self.ops.exchanges:
+                found["collectives"] = sum(
+                    calls * self._exchange_s(each, count) for each, calls in self.ops.exchanges.items()
+                )
             self._known[key] = found
         return self._known[key]
+
+    def _exchange_s(self, exchanged: Exchanged, tokens: int) -> float:
+        exchange_s = self.rates.allgather_s if exchanged.gathered else self.rates.allreduce_s
+        return exchange_s(tokens * exchanged.token_bytes, self.ranks)
 
 
 def chip_rates(config: ServeConfig) -> Rates:
