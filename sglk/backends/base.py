@@ -40,7 +40,8 @@ class Capabilities:
     eager_capture: bool = False
     """Whether it also does the work, and costs little more than that: then each number of rows gets its own graph."""
     int8_group_size: int = -1
-    """Inputs that share a scale where w8a8 rounds the weights of a model without experts; -1 = all of an output's."""
+    """Inputs that share a scale where w8a8 rounds the weights of a model without experts, its output head included;
+    -1 = all of an output's, and the head stays as it is."""
     fp8_activations: bool = False
     """Whether products of scheme `fp8` round the activations too, each token with a scale of its own."""
     default_dtype: str = "fp32"

@@ -1,7 +1,7 @@
 """How the weights of linear layers are quantised: names and numbers, no tensors. Needs no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,14 @@ CPU_INT8_GROUP = 32
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """Which linear layers of a model are quantised, and how; embeddings, norms and the output head never are."""
+    """Which products of a model are quantised, and how; embeddings and norms never are."""
 
     default: LinearScheme | None = None
     """Scheme of layers that `layers` does not name; None = full precision."""
     layers: Mapping[str, LinearScheme] = field(default_factory=dict)
     """By Hugging Face name, such as `model.layers.0.mlp.up_proj`."""
+    head: LinearScheme | None = None
+    """Scheme of the output head; None = full precision, in which all checkpoints have it."""
 
     @property
     def kind(self) -> str | None:
@@ -64,3 +66,15 @@ class Quantization:
     def of(self, layer: str) -> LinearScheme | None:
         """Return the scheme of one layer, None for full precision."""
         return self.layers.get(layer, self.default)
+
+
+def on_load(scheme: LinearScheme | None, int8_group_size: int, *, experts: bool) -> Quantization:
+    """Return how a model in full precision is rounded to `scheme` on a device; None = not at all.
+
+    `int8_group_size` is the device's own for w8a8 (-1 = it has none), `experts` whether the model has some.
+    """
+    if scheme is None or scheme.kind != "w8a8" or experts or int8_group_size == -1:
+        return Quantization(default=scheme)
+    fine = replace(scheme, group_size=int8_group_size)
+    # Rounded so finely the head adds a tenth to what the logits diverge, and it is much of a small model's step.
+    return Quantization(default=fine, head=fine)

@@ -87,7 +87,12 @@ def _print_memory(plan: ReplicaPlan, screen: Console) -> None:
     found, weights = plan.found, plan.found.weights
     kept = "kept as in the file" if plan.subject.model.keeps(found.dtype) else None
     table = plain_table("memory of one device", "GiB", "")
-    table.add_row("embedding and head", _number(weights.embedding + weights.head), kept or f"always in {found.dtype}")
+    plain = kept or f"always in {found.dtype}"
+    if plan.subject.model.head(plan.subject.scheme) is None:
+        table.add_row("embedding and head", _number(weights.embedding + weights.head), plain)
+    else:
+        table.add_row("embedding", _number(weights.embedding), plain)
+        table.add_row("head", _number(weights.head), found.quantization)
     table.add_row("attention", _number(weights.attention), found.quantization or kept or found.dtype)
     table.add_row("feed-forward", _number(weights.feed_forward), found.quantization or kept or found.dtype)
     table.add_row("norms", _number(weights.norms), found.dtype)

@@ -3,7 +3,9 @@
 import torch
 
 from sglk.backends import reference
+from sglk.layers.linear import Product
 from sglk.layers.product_weight import ProductWeight
+from sglk.layers.quantised_linear import QuantisedProduct
 from sglk.layers.weights import LayerContext
 
 
@@ -25,10 +27,15 @@ class OutputHead:
     def __init__(
         self, context: LayerContext, name: str, vocab_size: int, size: int, tied: ProductWeight | None
     ) -> None:
-        self._linear = context.op(reference.linear, in_features=size, out_features=vocab_size)
-        self.weight = tied or ProductWeight(context, ((f"{name}.weight", (vocab_size, size)),))
-        self.weight.serve(self._linear)
+        self._product: Product | QuantisedProduct
+        scheme = context.quantization.head
+        if scheme is None:
+            self._product = Product(context, {name: vocab_size}, size, False, tied)
+        else:
+            # Rows are looked up as they are stored, so what is multiplied by is a matrix of its own.
+            stored = name if tied is None else tied.parts[0][0].removesuffix(".weight")
+            self._product = QuantisedProduct(context, {stored: vocab_size}, size, False, scheme)
 
     def __call__(self, x_BE: torch.Tensor) -> torch.Tensor:
         """Return logits_BV."""
-        return self._linear(x_BE, self.weight.form(self._linear), None)
+        return self._product(x_BE)

@@ -53,10 +53,19 @@ class OutputLinear(Linear):
 class Product:
     """One product in full precision."""
 
-    def __init__(self, context: LayerContext, outputs: Mapping[str, int], in_features: int, bias: bool) -> None:
+    def __init__(
+        self,
+        context: LayerContext,
+        outputs: Mapping[str, int],
+        in_features: int,
+        bias: bool,
+        weight: ProductWeight | None = None,
+    ) -> None:
+        """`weight` = the matrix of another layer, which this one has too."""
         parts = tuple((f"{name}.weight", (width, in_features)) for name, width in outputs.items())
         self._linear = context.op(reference.linear, in_features=in_features, out_features=sum(outputs.values()))
-        self.weight = ProductWeight(context, parts, self._linear)
+        self.weight = weight or ProductWeight(context, parts)
+        self.weight.serve(self._linear)
         self.bias: Weight | None = None
         if bias:
             self.bias = context.weight(*((f"{name}.bias", (width,)) for name, width in outputs.items()))

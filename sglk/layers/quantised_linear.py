@@ -8,12 +8,13 @@ import torch
 
 from sglk.backends import quantised_linear as ops
 from sglk.backends.base import DeviceBackend
+from sglk.backends.few_bits import FewBits, restored
 from sglk.backends.ops import BoundOp, Op
 from sglk.backends.quantise import quantise_fp8, quantise_int4, quantise_int8
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.schemes import LinearScheme
 from sglk.errors import ConfigError
-from sglk.layers.weights import LayerContext, Part, TensorSource, Weight, read_part
+from sglk.layers.weights import FewBitsSource, LayerContext, Part, TensorSource, Weight, read_few_bits, read_part
 
 OPS: dict[str, Op[..., torch.Tensor]] = {
     "w8a8": ops.linear_w8a8,
@@ -119,12 +120,12 @@ class QuantisedWeight:
         self, part: Part, start: int, matrix: QuantisedMatrix | None, source: TensorSource, backend: DeviceBackend
     ) -> QuantisedMatrix:
         """Copy one projection into its rows from `start` on; the first one says of what kind all of them are."""
-        stored = read_part(source, part)
+        few = read_few_bits(source, part) if isinstance(source, FewBitsSource) else None
+        stored = read_part(source, part) if few is None else few
         outputs = sum(shape[0] for _, shape in self.parts)
-        together = max(1, TOGETHER // part[1][1]) if isinstance(stored, torch.Tensor) else part[1][0]
+        together = part[1][0] if isinstance(stored, QuantisedMatrix) else max(1, TOGETHER // part[1][1])
         for first in range(0, part[1][0], together):
-            rows = stored[first : first + together] if isinstance(stored, torch.Tensor) else stored
-            piece = self._quantised(part[0], rows)
+            piece = self._quantised(part[0], _rows(stored, slice(first, first + together)))
             matrix = matrix or allocate_like(piece, outputs, backend)
             copy_rows(piece, matrix.rows(slice(start + first, start + first + piece.shape[0])), backend)
         assert matrix is not None
@@ -147,6 +148,13 @@ class QuantisedWeight:
     def _unpacked(self) -> QuantisedMatrix:
         matrix: QuantisedMatrix = self._packing.unpack(self._packed) if self._packing else self._packed
         return matrix
+
+
+def _rows(stored: torch.Tensor | QuantisedMatrix | FewBits, chosen: slice) -> torch.Tensor | QuantisedMatrix:
+    """Return some rows to round, or all of what the checkpoint has quantised."""
+    if isinstance(stored, QuantisedMatrix):
+        return stored
+    return restored(stored.rows(chosen)) if isinstance(stored, FewBits) else stored[chosen]
 
 
 def allocate_like(piece: QuantisedMatrix, outputs: int, backend: DeviceBackend) -> QuantisedMatrix:

@@ -7,7 +7,7 @@ import torch
 
 from sglk.backends.base import Capabilities
 from sglk.backends.dtypes import TORCH_DTYPES, dtype_name, kv_cache_dtype
-from sglk.backends.schemes import ON_LOAD, Quantization
+from sglk.backends.schemes import ON_LOAD, Quantization, on_load
 from sglk.cache.kv import KVLayout
 from sglk.config.schema import RuntimeConfig
 from sglk.errors import CapacityError
@@ -74,8 +74,9 @@ def _changes(model: CausalLM) -> Iterator[Change]:
     if halves and model.dtype == torch.float32:
         yield Change(f"runtime.dtype={halves[0]}", TORCH_DTYPES[halves[0]], quantization)
     if not _is_quantised(model):
+        size, experts = capabilities.int8_group_size, model.spec.moe is not None
         for kind in sorted(capabilities.quantization & ON_LOAD.keys()):
-            yield Change(f"runtime.quantization={kind}", model.dtype, Quantization(default=ON_LOAD[kind]))
+            yield Change(f"runtime.quantization={kind}", model.dtype, on_load(ON_LOAD[kind], size, experts=experts))
 
 
 def _fewest_ranks(model: CausalLM, change: Change, room: int) -> int | None:

@@ -62,11 +62,12 @@ class LlamaForCausalLM(CausalLM):
         super().__init__(spec, backend, dtype, ranks)
         context = self.context
         self.embedding = Embedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
+        tied = self.embedding.weight if spec.tie_word_embeddings else None
+        # Before the layers, for weights are read in this order: what reading the largest takes beside them comes first.
+        self.head = OutputHead(context, "lm_head", spec.vocab_size, spec.hidden_size, tied)
         self.layers = [self.layer(context, spec, layer_id) for layer_id in range(spec.num_hidden_layers)]
         self.norm = ResidualNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
         self.following_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
-        tied = self.embedding.weight if spec.tie_word_embeddings else None
-        self.head = OutputHead(context, "lm_head", spec.vocab_size, spec.hidden_size, tied)
         self.rotary = RotaryEmbedding(spec.head_dim, spec.rope_theta, spec.rope_scaling, dtype, backend.device)
 
     def trunk(self, ids_T: torch.Tensor, positions_T: torch.Tensor, attention: AttentionBackend) -> torch.Tensor:

@@ -1,9 +1,7 @@
 """How the layers of a model are quantised: what the device can multiply, and what the checkpoint holds."""
 
-from dataclasses import replace
-
 from sglk.backends.base import Capabilities, DeviceBackend
-from sglk.backends.schemes import LinearScheme, Quantization
+from sglk.backends.schemes import LinearScheme, Quantization, on_load
 from sglk.errors import ConfigError
 from sglk.models.awq_weights import AwqWeights
 from sglk.models.gptq_weights import GptqWeights
@@ -42,6 +40,4 @@ def quantization_of(
     """Return the schemes of all layers: as `source` has them, or `scheme` for all where it is in full precision."""
     if isinstance(source, QuantisedWeights):
         return source.quantization()
-    if scheme is not None and scheme.kind == "w8a8" and spec.moe is None:
-        scheme = replace(scheme, group_size=capabilities.int8_group_size)
-    return Quantization(default=scheme)
+    return on_load(scheme, capabilities.int8_group_size, experts=spec.moe is not None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
-from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization
+from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization, on_load
 from sglk.config.groups import SIMULATED
 from sglk.config.quantization import NAMES
 from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig
@@ -65,14 +65,20 @@ class PlannedModel:
         if not self.has_files and name is not None and name.method and name.scheme:
             return LinearScheme(name.scheme, _USUAL_GROUP, symmetric=name.method == "gptq")
         scheme = choose_scheme(requested, self.checkpoint, f"model {self.name!r}")
-        if scheme is not None and scheme.kind == "w8a8" and self.checkpoint is None and self.spec.moe is None:
-            return replace(scheme, group_size=self.int8_group_size)
-        return scheme
+        return scheme if self.checkpoint else self._rounded(scheme).default
+
+    def head(self, scheme: LinearScheme | None) -> LinearScheme | None:
+        """Return the scheme of the output head beside linear layers in `scheme`, as `scheme()` returns it."""
+        return None if self.checkpoint else self._rounded(scheme).head
+
+    def _rounded(self, scheme: LinearScheme | None) -> Quantization:
+        return on_load(scheme, self.int8_group_size, experts=self.spec.moe is not None)
 
     def weights(self, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
         """Return what each of `ranks` holds, with its linear layers in `scheme` and all else in `dtype`."""
         kinds = self.kinds if self.keeps(dtype) else None
-        return weights_of(self.spec, dtype, scheme, ranks, kinds, self.gathers(scheme, ranks), self.rows)
+        gathers = self.gathers(scheme, ranks)
+        return weights_of(self.spec, dtype, scheme, ranks, kinds, gathers, self.rows, self.head(scheme))
 
     def gathers(self, scheme: LinearScheme | None, ranks: int) -> bool:
         """Return whether ranks bring inputs together in place of sums, as `sglk.models.split.gathers` decides."""

@@ -16,7 +16,7 @@ class Weights:
 
     embedding: int
     head: int
-    """0 where the embedding serves as the head."""
+    """0 where the embedding's matrix serves as the head's."""
     attention: int
     feed_forward: int
     """Experts and their routers included."""
@@ -57,20 +57,20 @@ def weights_of(
     kinds: StoredKinds | None = None,
     gathers: bool = False,
     rows: int = 1,
+    head: LinearScheme | None = None,
 ) -> Weights:
     """Return what each of `ranks` holds of the model that `spec` describes, which can be split over them.
 
-    `scheme` is that of the linear layers; embedding, head, norms, biases and routers are always in `dtype`, and all
-    but the projections of the blocks are on every rank. With `kinds`, those of the files, matrices that are in `dtype`
-    are kept in their own bits. `gathers`: of a projection out of a block a rank has some outputs, not some inputs.
-    The outputs of a matrix are filled up to a multiple of `rows`.
+    `scheme` is that of the linear layers, `head` that of the output head; embedding, norms, biases and routers are
+    always in `dtype`, and all but the projections of the blocks are on every rank. With `kinds`, those of the files,
+    matrices that are in `dtype` are kept in their own bits. `gathers`: of a projection out of a block a rank has some
+    outputs, not some inputs. The outputs of a matrix are filled up to a multiple of `rows`.
     """
     part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds, ranks if gathers else 1, rows)
     layers = range(spec.num_hidden_layers)
-    head = 0 if spec.tie_word_embeddings else forms.plain(("output",), spec.vocab_size, spec.hidden_size)
     return Weights(
         embedding=forms.plain(("token_embd",), spec.vocab_size, spec.hidden_size),
-        head=head,
+        head=_head(spec, forms, head, rows),
         attention=sum(_attention(part, f"blk.{layer}", forms) for layer in layers),
         feed_forward=sum(_feed_forward(part, layer, forms) for layer in layers),
         norms=_norms(spec) * forms.item,
@@ -94,6 +94,12 @@ def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None, g
     if scheme is not None:
         return _Forms(quantised, quantised, kept, item, gathering)
     return _Forms(kept, experts, kept, item, gathering)
+
+
+def _head(spec: ModelSpec, forms: _Forms, scheme: LinearScheme | None, rows: int) -> int:
+    if scheme is not None:
+        return scheme.num_bytes(filled(spec.vocab_size, rows), spec.hidden_size)
+    return 0 if spec.tie_word_embeddings else forms.plain(("output",), spec.vocab_size, spec.hidden_size)
 
 
 def _attention(part: ModelSpec, block: str, forms: _Forms) -> int:

@@ -144,6 +144,14 @@ def test_what_kernels_keep_of_experts_and_of_folders_is_counted_to_the_byte(tmp_
     )
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_head_that_the_processor_rounds_is_counted_to_the_byte(tied: bool, tmp_path: Path) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", hidden_size=64, tie_word_embeddings=tied)
+    plan = same_as_the_engine(in_little_memory(file, "device_memory_gib: 0.01, quantization: w8a8"))
+    spec = plan.subject.model.spec
+    assert plan.found.weights.head == spec.vocab_size * (64 + 2 * 4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", ["dtype: fp32", "quantization: w8a8", "tp_size: 3, kv_cache_dtype: bf16"])
 def test_smollm2_on_the_processor(settings: str) -> None:

@@ -19,8 +19,9 @@ from sglk.layers import quantised_linear
 from sglk.layers.linear import Linear
 from sglk.layers.quantised_linear import QuantisedProduct, QuantisedWeight
 from sglk.layers.weights import DeclaredWeight, LayerContext
-from sglk.models.causal_lm import CausalLM
+from sglk.models.causal_lm import EMBEDDING, HEAD, CausalLM
 from sglk.models.dummy_weights import DummyWeights
+from sglk.models.llama import LlamaForCausalLM
 from sglk.models.registry import model_class
 from sglk.testing.tiny import tiny_config, write_tiny_model
 from sglk.testing.tiny_gguf import write_tiny_gguf
@@ -124,6 +125,36 @@ def test_head_embedding_norms_and_routers_stay_in_full_precision() -> None:
     assert "model.layers.0.mlp.shared_expert.up_proj.weight" in rounded
     others = model.weight_shapes().keys() - rounded
     assert {"model.layers.0.mlp.gate.weight", "model.layers.0.mlp.shared_expert_gate.weight"} < others
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_processor_rounds_the_head_to_w8a8_too_and_looks_embeddings_up_as_they_are(
+    tmp_path: Path, tied: bool
+) -> None:
+    folder = write_tiny_model(tmp_path, tie_word_embeddings=tied, **WIDTHS)
+    plain, rounded = load(folder), load(folder, quantization="w8a8")
+    (head,) = (
+        w for w in rounded.context.weights if isinstance(w, QuantisedWeight) and w.parts[0][0] in (HEAD, EMBEDDING)
+    )
+    assert head.matrix.group_size == rounded.context.backend.capabilities.int8_group_size
+    ids = torch.arange(plain.spec.vocab_size)
+    assert isinstance(rounded, LlamaForCausalLM)
+    assert isinstance(plain, LlamaForCausalLM)
+    assert torch.equal(rounded.embedding(ids), plain.embedding(ids))
+    assert head.parts[0][0] == (EMBEDDING if tied else HEAD)
+    x_BE = torch.randn(3, plain.spec.hidden_size)
+    expected = plain.head(x_BE)
+    assert 1e-4 < (rounded.head(x_BE) - expected).norm() / expected.norm() < BOUNDS["w8a8"]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_numbers_of_few_bits_are_rounded_as_what_they_stand_for(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", quantization=kind, hidden_size=64, tie_word_embeddings=True)
+    by_rows = logits(load(file, quantization="w8a8"))
+    monkeypatch.setattr(quantised_linear, "FewBitsSource", int)
+    assert torch.equal(logits(load(file, quantization="w8a8")), by_rows)
 
 
 def offer_transposed(ops: OpRegistry) -> None:
