@@ -1,4 +1,4 @@
-"""How long the command line takes to answer: help, a composed configuration and a plan, by the wall clock of fresh processes."""
+"""How long the command line takes: help, a composed configuration and a plan, by the wall clock of fresh processes."""
 
 import statistics
 import subprocess

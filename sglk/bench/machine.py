@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from sglk.bench.record import MachineRecord, ToolRecord
 _GIB = 1 << 30
 
 
+@cache
 def describe_tool() -> ToolRecord:
-    """Return sglk's version, and its commit when it runs from a checkout."""
+    """Return sglk's version, and its commit when it runs from a checkout; what is running does not change with it."""
     return ToolRecord(sglk.__version__, _commit(Path(sglk.__file__).resolve().parent.parent))
 
 

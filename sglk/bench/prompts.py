@@ -67,8 +67,8 @@ class Draw:
 
         A number is made of two words of the generator, as Python makes it: 27 bits of the first, 26 of the second.
         """
-        words = np.frombuffer(self._source.getrandbits(64 * count).to_bytes(8 * count, "little"), "<u4")
-        return ((words[::2] >> 5) * np.float64(1 << 26) + (words[1::2] >> 6)) / (1 << 53)
+        pairs = np.frombuffer(self._source.getrandbits(64 * count).to_bytes(8 * count, "little"), "<u8")
+        return ((pairs & 0xFFFFFFE0) << 21 | pairs >> 38) / float(1 << 53)
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`."""

@@ -114,6 +114,8 @@ def plan(workload: WorkloadConfig, medium: Medium, salt: str = "") -> Plan:
     """
     make = _KINDS[workload.kind]
     measured = tuple(make(workload, medium, "measured", salt))
+    if not workload.warmup_requests:
+        return Plan((), measured)
     taken = {conversation.turns[0].prompt for conversation in measured}
     spare = (c for attempt in range(_ATTEMPTS) for c in make(workload, medium, f"warmup {attempt}", salt))
     warmup: list[Conversation] = []

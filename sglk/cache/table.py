@@ -35,14 +35,14 @@ class PageTable:
 
     def reserve(self, num_tokens: int) -> bool:
         """Make room for `num_tokens` tokens, evicting prefixes if need be; False when the pool has too little."""
-        missing, pool = self.missing_pages(num_tokens), self._pool
+        missing, pool, pages = self.missing_pages(num_tokens), self._pool, self.pages
         if not missing:
             return True
         short = missing - pool.free_pages
         if short > 0 and self._cache.evict(short) < short:
             return False
-        self.pages.extend(pool.allocate(missing, self.pages[-1] if self.pages else None))
-        self.capacity = len(self.pages) * pool.page_size
+        pages.extend(pool.allocate(missing, pages[-1] if pages else None))
+        self.capacity = len(pages) * pool.page_size
         return True
 
     def share(self, tokens: tuple[int, ...]) -> None:

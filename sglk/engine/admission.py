@@ -41,6 +41,10 @@ class NewTokenRatio:
             limit += min(request.max_new_tokens, MAX_NEW_TOKENS)
         self.value = max(self.value, min(1.0, generated / max(1, limit)))
 
-    def growth(self, request: Request) -> float:
-        """Return the KV tokens that `request` is expected to add to those it has now."""
-        return min(request.new_tokens_left, MAX_NEW_TOKENS) * self.value
+    def growth(self, requests: Iterable[Request]) -> float:
+        """Return the KV tokens that `requests` are expected to add to those they have now."""
+        tokens, value = 0.0, self.value
+        for request in requests:
+            left = request.most_tokens - len(request.tokens)
+            tokens += (left if left < MAX_NEW_TOKENS else MAX_NEW_TOKENS) * value
+        return tokens

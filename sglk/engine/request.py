@@ -57,10 +57,9 @@ class Request:
         """Tokens generated so far."""
         return len(self.tokens) - len(self.prompt_ids)
 
-    @property
-    def new_tokens_left(self) -> int:
-        """Tokens that may still be generated."""
-        return self.most_tokens - len(self.tokens)
+    def beginning(self, length: int) -> tuple[int, ...]:
+        """Return the leading `length` tokens; of a prompt, without a copy where it is whole."""
+        return self.prompt_ids[:length] if length <= len(self.prompt_ids) else tuple(self.tokens[:length])
 
     @property
     def pending(self) -> int:
@@ -92,9 +91,10 @@ class Request:
 
     def append(self, token: int) -> None:
         """Take a generated token and see whether it ends the request."""
-        tokens = self.tokens
-        tokens.append(token)
-        if token in self.stop_ids:
-            self.finish = Finish("stop", matched=token)
-        elif len(tokens) >= self.most_tokens:
-            self.finish = Finish("length")
+        self.tokens.append(token)
+        if token in self.stop_ids or len(self.tokens) >= self.most_tokens:
+            self.end(token)
+
+    def end(self, token: int) -> None:
+        """End with the last token taken: one that stops, or the last that there is room for."""
+        self.finish = Finish("stop", matched=token) if token in self.stop_ids else Finish("length")

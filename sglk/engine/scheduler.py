@@ -151,7 +151,7 @@ class Scheduler:
             if request is None or not self._take(request, row, result):
                 continue
             if not isinstance(result, RowFailure):
-                request.table.share(tuple(request.tokens[: request.computed]))
+                request.table.share(request.beginning(request.computed))
             if request.finish is not None:
                 self.remove(request.request_id)
             advanced.append(request)
@@ -159,9 +159,12 @@ class Scheduler:
             request = decoding.get(row.request_id)
             if request is None:
                 continue
-            # A plain token first: it is what nearly all rows come to.
+            # A plain token first: it is what nearly all rows come to, and what `append` does, without the call.
             if isinstance(result, int):
-                request.append(result)
+                tokens = request.tokens
+                tokens.append(result)
+                if result in request.stop_ids or len(tokens) >= request.most_tokens:
+                    request.end(result)
                 request.computed += 1
                 # The row of the next step is this one, moved on, since making one takes far longer.
                 row.input_ids = (result,)
@@ -238,7 +241,7 @@ class Scheduler:
             self._prefilling = None
         self._decoding.pop(request_id, None)
         self._waiting.pop(request_id, None)
-        request.table.close(tuple(request.tokens[: request.computed]) if keep_kv else ())
+        request.table.close(request.beginning(request.computed) if keep_kv else ())
         return request
 
     def _fail(self, request: Request, failure: RowFailure) -> None:
@@ -262,20 +265,20 @@ class Scheduler:
     def _admit(self, step: PrefillStep) -> None:
         """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
         growth = self._ratio.growth
-        expected = sum(map(growth, self._decoding.values()))
+        expected = growth(self._decoding.values())
         if self._prefilling is not None:
-            expected += growth(self._prefilling)
+            expected += growth((self._prefilling,))
         admitted = passed_over = 0
         for request in self._order(self._waiting.values(), self.cache, self._pass):
             if self.num_running == self._max_running or passed_over == MAX_PASSED_OVER:
                 break
-            cached = request.table.open(tuple(request.tokens[: request.reusable]))
+            cached = request.table.open(request.beginning(request.reusable))
             lead = self._lead(request, cached)
             if lead is not None and step.leads[lead] * (len(lead) - cached) >= LEAD_TOKENS:
                 request.table.close()
                 passed_over += 1
                 continue
-            expected += growth(request)
+            expected += growth((request,))
             size = step.size(len(request.tokens) - cached, bool(request.unscored))
             if size == 0 or not self._start(request, cached, size, expected):
                 request.table.close()
@@ -291,7 +294,7 @@ class Scheduler:
         most = self.pool.pages_for(cached + LEAD_TOKENS)
         end = min(most, request.reusable // self.pool.page_size) * self.pool.page_size
         too_short = end <= cached or end < self._radix_min_len
-        return None if too_short or not self.cache.enabled else tuple(request.tokens[:end])
+        return None if too_short or not self.cache.enabled else request.beginning(end)
 
     def _start(self, request: Request, cached: int, size: int, expected: float) -> bool:
         """Give `request` the pages of its prompt, of which the step computes `size` tokens; False = it has to wait.

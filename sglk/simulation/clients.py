@@ -161,7 +161,7 @@ class Clients:
     def _give_up(self, call: _Call) -> None:
         if self._open.get(call.request_id) is not call:
             return
-        times_s = np.array(self._deployment.times.pop(call.request_id, []))
+        times_s = np.array(self._deployment.take_times(call.request_id))
         error = f"no complete answer within {self._timeout_s:g} s"
         self._end(call, "timeout", self._clock.now, times_s, error)
         self._deployment.router.abort(call.request_id)
@@ -182,7 +182,7 @@ class Clients:
                 completion_tokens=len(call.tokens) if status == "ok" else len(times_s),
                 cached_tokens=call.cached_tokens,
                 shared_tokens=talk.shared_tokens,
-                itl_s=np.diff(times_s).round(_DIGITS).tolist(),
+                itl_s=(times_s[1:] - times_s[:-1]).round(_DIGITS).tolist(),
                 finish_reason="length" if status == "ok" else None,
                 error=error,
                 asked_tokens=turn.output_len,

@@ -82,6 +82,12 @@ class VirtualDeployment:
             clock=clock,
         )
 
+    def take_times(self, request_id: str) -> list[float]:
+        """Return when the tokens of a request came so far, and forget it."""
+        for each in self.replicas:
+            each.engine.note_times(request_id)
+        return self.times.pop(request_id, [])
+
     @property
     def way(self) -> "Way":
         """Return the way of requests and answers; where replicas differ, that of the first calibrated one."""

@@ -27,14 +27,17 @@ class _Answer:
     request: GenerateRequest
     on_output: OnOutput
     times_s: list[float] = field(default_factory=list)
+    """When its tokens came, as far as anybody has asked."""
+    decodes_from: int = 0
+    """Place in the engine's ends of steps behind the last one in `times_s`."""
 
 
 class VirtualEngine:
     """Serves requests as `sglk.engine.engine.Engine` does: what came in during a step joins the queue at its end.
 
     A step takes the time that the cost model gives it, and tokens are made up: they depend on the request's own seed
-    and their place in the answer. Callers get a message with the first token and one with the last; the time of each
-    token is appended to the list that `times` has for the request, which its caller may take away.
+    and their place in the answer. Callers get a message with the first token and one with the last; by then the time of
+    each token is in the list that `times` has for the request, which its caller may take away.
     """
 
     failure: str | None = None
@@ -67,6 +70,8 @@ class VirtualEngine:
         self._counters = EngineStats()
         self._inbox: list[Callable[[], None]] = []
         self._answers: dict[str, _Answer] = {}
+        self._ends_s: list[float] = []
+        """Of all steps that decoded: every request that is past its prompt gets a token in each."""
         self._running = False
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
@@ -80,6 +85,12 @@ class VirtualEngine:
     def abort(self, request_id: str) -> None:
         """End a request before the next step."""
         self._post(partial(self._abort, request_id))
+
+    def note_times(self, request_id: str) -> None:
+        """Complete the times of a live request up to now."""
+        answer, request = self._answers.get(request_id), self.core.scheduler.find(request_id)
+        if answer is not None and request is not None:
+            self._note(answer, request.num_generated)
 
     def stats(self) -> EngineStats:
         """Return gauges and counters as of now."""
@@ -153,8 +164,7 @@ class VirtualEngine:
         if ends_s:
             self._clock.jump(now)
             self.core.scheduler.advance(batch, [self._tokens(row, len(ends_s)) for row in batch.rows])
-            for row in batch.rows:
-                self._answers[row.request_id].times_s += ends_s
+            self._ends_s += ends_s
             self._counters.steps += len(ends_s)
             self._counters.generated_tokens += len(ends_s) * len(batch.rows)
         return seconds
@@ -168,16 +178,33 @@ class VirtualEngine:
         vocab_size, now = self.core.limits.vocab_size, self._clock.now
         results = [(row.seed + row.num_generated * _STRIDE) % vocab_size if row.samples else None for row in batch.rows]
         self._counters.steps += 1
-        answers, advanced = self._answers, self.core.scheduler.update(batch, results)
+        if len(batch.rows) > batch.num_prefills:
+            self._ends_s.append(now)
+        advanced = self.core.scheduler.update(batch, results)
         self._counters.generated_tokens += len(advanced)
         for request in advanced:
-            answer = answers[request.request_id]
-            answer.times_s.append(now)
-            if request.finish is not None or len(answer.times_s) == 1:
-                self._tell(answer, request)
+            if request.decode_row is None:
+                self._end_prompt(request)
+            elif request.finish is not None:
+                self._tell(self._answers[request.request_id], request)
         self._begin()
 
+    def _end_prompt(self, request: Request) -> None:
+        """Note the token that came with the end of a prompt, or of what was computed again after a retraction."""
+        answer = self._answers[request.request_id]
+        self._note(answer, request.num_generated - 1)
+        answer.times_s.append(self._clock.now)
+        answer.decodes_from = len(self._ends_s)
+        if request.finish is not None or request.num_generated == 1:
+            self._tell(answer, request)
+
+    def _note(self, answer: _Answer, generated: int) -> None:
+        start = answer.decodes_from
+        answer.decodes_from += generated - len(answer.times_s)
+        answer.times_s += self._ends_s[start : answer.decodes_from]
+
     def _tell(self, answer: _Answer, request: Request) -> None:
+        self._note(answer, request.num_generated)
         new = 1 if request.finish is None or request.num_generated == 1 else request.num_generated - 1
         if request.finish is not None:
             del self._answers[request.request_id]

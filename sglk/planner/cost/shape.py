@@ -34,18 +34,16 @@ class StepShape:
         """Return the shape of what the scheduler has put together, on pages of `page_size` tokens."""
         split, rows = batch.num_prefills, batch.rows
         prefills = []
-        logits = drawn = 0
+        scored = 0
         for row in rows[:split]:
             new = len(row.input_ids)
             prefills.append((new, row.start + new))
-            logits += len(row.scored)
-        for row in rows:
-            if row.samples:
-                logits += 1
-                drawn += row.sampling.temperature > GREEDY_TEMPERATURE and row.sampling.top_k != 1
+            scored += len(row.scored)
+        sampled = [row.sampling for row in rows if row.samples]
+        drawn = sum([each.temperature > GREEDY_TEMPERATURE and each.top_k != 1 for each in sampled])
         decodes = rows[split:]
         shared = _shared_pages(decodes) * page_size
-        return cls(tuple(prefills), tuple([row.start + 1 for row in decodes]), logits, drawn, shared)
+        return cls(tuple(prefills), tuple([row.start + 1 for row in decodes]), scored + len(sampled), drawn, shared)
 
     @property
     def kind(self) -> Kind:
@@ -67,10 +65,12 @@ class StepShape:
 
 def _shared_pages(rows: "Sequence[BatchRow]") -> int:
     """Return how many pages rows share with the last row before them that begins with the same one."""
+    firsts = [row.pages[0] for row in rows]
+    if len(set(firsts)) == len(firsts):
+        return 0
     last: dict[int, Sequence[int]] = {}
     count = 0
-    for row in rows:
-        first = row.pages[0]
+    for row, first in zip(rows, firsts, strict=True):
         if first in last:
             count += _common(last[first], row.pages)
         last[first] = row.pages
