@@ -1,4 +1,9 @@
-"""What the simulator is asked to predict: settings, under loads, of workloads, of two models."""
+"""What the simulator is asked to predict: settings, under loads, of workloads, of two models.
+
+The settings of a cell were chosen for what they do to the engine, before anything was predicted: how many decode
+together, how many tokens a step has of a prompt, whether prompts are computed at all, whose turn it is. No two of a
+cell do the same, for those have no order.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +30,7 @@ MODELS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one load on one model, with the settings that are compared on it: no two decide the same."""
+    """One workload at one load on one model, with the settings that are compared on it."""
 
     name: str
     model: str
@@ -36,11 +41,16 @@ class Cell:
     saturated: bool = field(default=False)
     """Whether requests queue up: the latency of the last ones then says how long the run was, and little else."""
 
+    @property
+    def paced(self) -> bool:
+        """Whether requests come more slowly than the base setting serves them: throughput is then their pace."""
+        return self.load is not None and not self.saturated
+
     def words(self, rate: float | None) -> list[str]:
         """Return the workload as typed; `rate` is that of all requests where they come by themselves."""
         open_loop = [] if rate is None else ["workload.arrival=poisson", f"workload.rate={rate:.6g}"]
         limit = [] if rate is None else ["workload.concurrency=0"]
-        return [*self.workload, "workload.warmup_requests=2", *open_loop, *limit]
+        return [*self.workload, "workload.warmup_requests=1", *open_loop, *limit]
 
 
 def _random(requests: int, prompt: int, answer: int, at_a_time: int = 8) -> list[str]:
@@ -54,19 +64,19 @@ def _random(requests: int, prompt: int, answer: int, at_a_time: int = 8) -> list
     ]
 
 
-_SMALL = _random(24, 128, 32)
+_SMALL = _random(16, 128, 32)
 _SHARED = (
     "workload=shared_prefix",
-    "workload.num_requests=24",
-    "workload.num_prefixes=3",
+    "workload.num_requests=16",
+    "workload.num_prefixes=2",
     "workload.prefix_len=256",
     "workload.input_len=32",
-    "workload.output_len=16",
+    "workload.output_len=24",
     "workload.concurrency=8",
 )
 _CHAT = (
     "workload=chat",
-    "workload.num_requests=24",
+    "workload.num_requests=18",
     "workload.turns=3",
     "workload.num_prefixes=2",
     "workload.prefix_len=96",
@@ -74,8 +84,11 @@ _CHAT = (
     "workload.output_len=24",
     "workload.concurrency=6",
 )
-_CHUNK_64, _CHUNK_32 = {"chunked_prefill_size": 64}, {"chunked_prefill_size": 32}
-_WINDOW_2, _WINDOW_4 = {"max_running_requests": 2}, {"max_running_requests": 4}
+_CHUNK_16 = {"chunked_prefill_size": 16}
+_CHUNK_32_MIXED = {"chunked_prefill_size": 32, "enable_mixed_chunk": True}
+_WINDOW_1, _WINDOW_2, _WINDOW_4 = ({"max_running_requests": rows} for rows in (1, 2, 4))
+_SHORTEST_FIRST = {**_WINDOW_2, "schedule_policy": "shortest_prompt_first"}
+_NO_CACHE = {"disable_radix_cache": True}
 
 CELLS = (
     Cell(
@@ -84,25 +97,32 @@ CELLS = (
         _SMALL,
         {
             "base": {},
-            "chunk 64": _CHUNK_64,
-            "chunk 32": _CHUNK_32,
             "window 4": _WINDOW_4,
             "window 2": _WINDOW_2,
-            "mixed chunks": {"enable_mixed_chunk": True},
+            "chunk 16": _CHUNK_16,
+            "chunk 32, mixed": _CHUNK_32_MIXED,
         },
     ),
-    Cell("random, light", "smollm2", _random(16, 128, 32), {"base": {}, "window 2": _WINDOW_2}, load=0.35),
-    Cell("random, medium", "smollm2", _SMALL, {"base": {}, "window 4": _WINDOW_4, "chunk 64": _CHUNK_64}, load=0.7),
+    Cell(
+        "random, light",
+        "smollm2",
+        _random(12, 128, 32),
+        {"base": {}, "chunk 16": _CHUNK_16, "chunk 32, mixed": _CHUNK_32_MIXED},
+        load=0.45,
+    ),
+    Cell(
+        "random, medium",
+        "smollm2",
+        _SMALL,
+        {"base": {}, "window 2": _WINDOW_2, "chunk 16": _CHUNK_16},
+        load=0.75,
+    ),
     Cell(
         "random, above saturation",
         "smollm2",
-        _SMALL,
-        {
-            "base": {},
-            "window 4": _WINDOW_4,
-            "window 4, shortest first": {**_WINDOW_4, "schedule_policy": "shortest_prompt_first"},
-        },
-        load=1.15,
+        _random(20, 128, 32),
+        {"base": {}, "window 4": _WINDOW_4, "window 2, shortest first": _SHORTEST_FIRST},
+        load=1.25,
         saturated=True,
     ),
     Cell(
@@ -111,40 +131,51 @@ CELLS = (
         _SHARED,
         {
             "base": {},
-            "longest match": {"schedule_policy": "lpm", "max_running_requests": 4},
-            "no prefix cache": {"disable_radix_cache": True},
+            "longest match, window 4": {**_WINDOW_4, "schedule_policy": "lpm"},
+            "no prefix cache": _NO_CACHE,
         },
     ),
-    Cell("chat, 6 at a time", "smollm2", _CHAT, {"base": {}, "no prefix cache": {"disable_radix_cache": True}}),
+    Cell(
+        "chat, 6 at a time",
+        "smollm2",
+        _CHAT,
+        {"base": {}, "window 2": _WINDOW_2, "no prefix cache": _NO_CACHE},
+    ),
     Cell(
         "little memory, 10 at a time",
         "smollm2",
-        _random(24, 96, 96, at_a_time=10),
+        _random(16, 96, 96, at_a_time=10),
         {
-            "768 tokens": {"max_total_tokens": 768},
+            "448 tokens": {"max_total_tokens": 448},
             "768 tokens, bold": {"max_total_tokens": 768, "schedule_conservativeness": 0.2},
-            "1536 tokens": {"max_total_tokens": 1536},
+            "2048 tokens": {"max_total_tokens": 2048},
         },
         saturated=True,
     ),
     Cell(
-        "random, 4 at a time",
+        "random, 8 at a time",
         "dummy",
-        _random(16, 128, 24, at_a_time=4),
-        {"base": {}, "chunk 64": _CHUNK_64, "window 2": _WINDOW_2},
+        _random(12, 128, 24),
+        {"base": {}, "window 4": _WINDOW_4, "window 1": _WINDOW_1, "chunk 16": _CHUNK_16},
     ),
-    Cell("random, medium", "dummy", _random(16, 128, 24), {"base": {}, "window 2": _WINDOW_2}, load=0.6),
+    Cell(
+        "random, medium",
+        "dummy",
+        _random(12, 128, 24),
+        {"base": {}, "window 2": _WINDOW_2, "chunk 16": _CHUNK_16},
+        load=0.6,
+    ),
     Cell(
         "random, above saturation",
         "dummy",
-        _random(16, 128, 24),
-        {"base": {}, "window 4": _WINDOW_4},
-        load=1.15,
+        _random(14, 128, 24),
+        {"base": {}, "window 4": _WINDOW_4, "window 2, shortest first": _SHORTEST_FIRST},
+        load=1.25,
         saturated=True,
     ),
 )
 
 QUICK = (
     Cell("random, 8 at a time", "smollm2", _random(8, 64, 16), {"base": {}, "window 2": _WINDOW_2}),
-    Cell("random, medium", "smollm2", _random(8, 64, 16), {"base": {}, "chunk 64": _CHUNK_64}, load=0.7),
+    Cell("random, medium", "smollm2", _random(8, 64, 16), {"base": {}, "chunk 16": _CHUNK_16}, load=0.7),
 )

@@ -9,10 +9,18 @@ Predictions of `sglk simulate`, after `sglk calibrate`, against `sglk bench` on 
 The calibration measures single steps and what serving adds to them; it has seen none of the settings, loads and
 workloads below.
 
-A machine is not as fast at all times. So everything goes in rounds, every other one backwards, each with a calibration
-and a server of its own, and the median counts, of predictions and of measurements. Settings may differ by less than two
-runs of one setting do, and then have no order that one could predict. So ranks and regret are given twice: over all
-pairs of settings, and over those which every round orders alike.
+A machine is not as fast at all times. So the settings of a cell, one workload at one load, are measured one right after
+the other, in five passes, every other one backwards, and compared by the ratios of runs in one pass. Calibrations stand
+before, between and after the passes; of predictions too the median counts.
+
+Two settings are a tie where the passes do not tell them apart: where an interval that holds the true median of their
+ratio by 90 % holds 1 (of five passes: where not all order them alike), or where that median is within 1 % of it.
+Predictions within 1 % of each other are ties as well. Ranks and regret are given twice: over all pairs of settings, by
+Kendall's tau-b, which counts a tie of one side alone as a miss in part, and over those that runs tell apart.
+
+Where requests come more slowly than they are served, throughput is the pace at which they come, whatever the setting.
+It is neither ranked nor counted there. The settings of a cell were chosen for what they make the engine do, before
+anything was predicted; `benchmarks/fidelity_cells.py` has them.
 """
 
 

@@ -1,5 +1,10 @@
-"""How far predictions are from measurements: errors, ranks, and what a choice by them would have cost."""
+"""How far predictions are from measurements: errors, ranks, and what a choice by them would have cost.
 
+Settings are compared by the ratios of runs that stand side by side in one pass, so that a machine which is slower by
+the next pass makes no difference between them.
+"""
+
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +14,12 @@ from sglk.bench.metrics import percentile
 
 METRICS = ("output_throughput", "tpot_s_p50", "ttft_s_p50", "ttft_s_p99")
 HIGHER_IS_BETTER = ("output_throughput",)
+
+NO_DIFFERENCE = 0.01
+"""Settings that are closer than this are as good as one another."""
+
+_SURE = 0.9
+"""How sure it has to be that the true median lies within an interval; five passes in one order are 0.94."""
 
 Figures = dict[str, float | None]
 
@@ -20,11 +31,14 @@ class Point:
     model: str
     cell: str
     setting: str
+    paced: bool
+    """Whether requests came more slowly than they can be served, which fixes how many tokens a second come out."""
     saturated: bool
+    """Whether they queued up: the latency of the last ones then says how long the run was, and little else."""
     runs: Sequence[Figures]
-    """Of one setting each has been measured in the same rounds as those of the other settings of its cell."""
+    """One of each pass, in which the other settings of the cell were measured too."""
     predictions: Sequence[Figures]
-    """By the calibration of each round."""
+    """By each calibration."""
 
     def measured(self, metric: str) -> float | None:
         """Return the median of the runs; None where one has no figure."""
@@ -48,17 +62,6 @@ class Point:
         return _distances(self.predictions, metric)
 
 
-def _median(runs: Sequence[Figures], metric: str) -> float | None:
-    found = [run[metric] for run in runs]
-    known = [value for value in found if value]
-    return statistics.median(known) if len(known) == len(found) else None
-
-
-def _distances(runs: Sequence[Figures], metric: str) -> list[float]:
-    median = _median(runs, metric)
-    return [] if not median else [abs((run[metric] or 0.0) - median) / median for run in runs]
-
-
 @dataclass(frozen=True)
 class Spread:
     """How errors are spread."""
@@ -68,75 +71,134 @@ class Spread:
     p90: float
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """How far the order of predictions is that of measurements."""
+
+    tau_b: float
+    pairs: int
+    ties: int
+    """Pairs that the measurements do not tell apart."""
+
+
 def spread(errors: Sequence[float]) -> Spread:
     """Return median and 90th percentile of at least one error."""
     return Spread(len(errors), statistics.median(errors), percentile(errors, 90))
 
 
-def errors(points: Sequence[Point], metric: str, *, saturated: bool = True) -> list[float]:
-    """Return the errors of one metric; without `saturated`, of the points below saturation."""
-    kept = [point for point in points if saturated or not point.saturated]
-    return [error for point in kept if (error := point.error(metric)) is not None]
+def errors(points: Sequence[Point], metric: str) -> list[float]:
+    """Return the errors of one metric."""
+    return [error for point in points if (error := point.error(metric)) is not None]
 
 
-def rank_correlation(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> tuple[float, int] | None:
-    """Return Kendall's tau over the pairs of settings of each cell, and how many pairs there are; None for none.
+def paired_noise(points: Sequence[Point], metric: str) -> list[float]:
+    """Return how far each run is from the median of its setting where both are taken as shares of their pass."""
+    return [
+        abs(each / level - 1)
+        for cell in _cells(points, metric)
+        for shares in _shares(cell, metric)
+        for level in [statistics.median(shares)]
+        for each in shares
+    ]
 
-    Agreeing pairs less contrary ones, of all pairs; with `told_apart`, of those in which the same setting was ahead in
-    every run. The others differ by less than two runs of the same setting do: they have no order that one could miss.
+
+def order(one: Point, other: Point, metric: str) -> int:
+    """Return 1 or -1 where the first or the second has the higher figure, 0 where runs do not tell them apart.
+
+    That is where the interval of the median ratio, which passes at once give without any assumption about their
+    distribution, holds 1, or where the median is nearer to it than NO_DIFFERENCE.
     """
-    signs = list(_signs(points, metric, told_apart))
-    return (sum(signs) / len(signs), len(signs)) if signs else None
+    ratios = sorted(_ratios(one.runs, other.runs, metric))
+    low, high = interval(ratios)
+    return 0 if low <= 1 <= high else _sign(statistics.median(ratios))
+
+
+def interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """Return the shortest interval between two of these values that holds their true median by _SURE.
+
+    By the binomial distribution of how many values lie below it; the whole span where there are too few for that.
+    """
+    count, below, place = len(ordered), 0.0, 0
+    while True:
+        below += math.comb(count, place) / 2**count
+        if 1 - 2 * below < _SURE:
+            break
+        place += 1
+    first = max(0, place - 1)
+    return ordered[first], ordered[count - 1 - first]
+
+
+def rank_correlation(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> Ranks | None:
+    """Return Kendall's tau-b over the pairs of settings of each cell; None for no pairs.
+
+    Agreeing pairs less contrary ones, over the geometric mean of those that measurements tell apart and those that
+    predictions do. With `told_apart` pairs that the measurements do not tell apart are left out.
+    """
+    pairs = list(_orders(points, metric))
+    ties = sum(not measured for measured, _ in pairs)
+    kept = [pair for pair in pairs if pair[0] or not told_apart]
+    apart = math.prod(sum(pair[side] != 0 for pair in kept) for side in (0, 1))
+    if not apart:
+        return None
+    return Ranks(sum(measured * predicted for measured, predicted in kept) / math.sqrt(apart), len(kept), ties)
 
 
 def regrets(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> list[float]:
     """Return, for each cell, how much worse the setting that is predicted to be best is than the best measured one.
 
-    Of settings that are predicted alike the first is chosen. With `told_apart` there is no regret where the choice was
-    ahead in one run at least.
+    Of settings that are predicted alike the first is chosen. With `told_apart` there is no regret where measurements do
+    not tell the two apart.
     """
-    found = []
-    for cell in _cells(points):
-        known = [point for point in cell if point.measured(metric) and point.predicted(metric) is not None]
-        if len(known) < 2:
-            continue
-        sign = -1 if metric in HIGHER_IS_BETTER else 1
-        chosen = min(known, key=lambda point: sign * (point.predicted(metric) or 0.0))
-        best = min(known, key=lambda point: sign * (point.measured(metric) or 0.0))
-        even = told_apart and not _ahead(best, chosen, metric)
-        lost = (chosen.measured(metric) or 0.0) - (best.measured(metric) or 0.0)
-        found.append(0.0 if even else abs(lost) / abs(best.measured(metric) or 1.0))
+    found, sign = [], -1 if metric in HIGHER_IS_BETTER else 1
+    for cell in _cells(points, metric):
+        chosen = min(cell, key=lambda point: sign * (point.predicted(metric) or 0.0))
+        levels = [sign * statistics.median(shares) for shares in _shares(cell, metric)]
+        best = cell[levels.index(min(levels))]
+        even = chosen is best or (told_apart and not order(best, chosen, metric))
+        lost = statistics.median(_ratios(chosen.runs, best.runs, metric)) - 1
+        found.append(0.0 if even else max(0.0, sign * lost))
     return found
 
 
-def _signs(points: Sequence[Point], metric: str, told_apart: bool) -> Iterator[int]:
-    for cell in _cells(points):
+def _orders(points: Sequence[Point], metric: str) -> Iterator[tuple[int, int]]:
+    """Yield the measured and the predicted order of each pair."""
+    for cell in _cells(points, metric):
         for one, other in combinations(cell, 2):
-            measured = _difference(one.measured(metric), other.measured(metric))
-            predicted = _difference(one.predicted(metric), other.predicted(metric))
-            if measured is None or predicted is None or not measured:
-                continue
-            if told_apart and not _ahead(one, other, metric):
-                continue
-            yield (1 if measured * predicted > 0 else -1 if measured * predicted < 0 else 0)
+            predicted = statistics.median(_ratios(one.predictions, other.predictions, metric))
+            yield order(one, other, metric), _sign(predicted)
 
 
-def _ahead(one: Point, other: Point, metric: str) -> int:
-    """Return 1 or -1 where the first or the second had the higher figure in every run, else 0."""
-    signs = {_sign(_difference(mine[metric], its[metric])) for mine, its in zip(one.runs, other.runs, strict=True)}
-    return signs.pop() if len(signs) == 1 else 0
+def _sign(ratio: float) -> int:
+    return 0 if abs(ratio - 1) < NO_DIFFERENCE else 1 if ratio > 1 else -1
 
 
-def _sign(value: float | None) -> int:
-    return 0 if not value else 1 if value > 0 else -1
+def _ratios(these: Sequence[Figures], those: Sequence[Figures], metric: str) -> list[float]:
+    pairs = zip(these, those, strict=True)
+    return [(one[metric] or 0.0) / (other[metric] or math.inf) for one, other in pairs]
 
 
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if not one or not other else one - other
+def _shares(cell: Sequence[Point], metric: str) -> list[list[float]]:
+    """Return, for each setting, its figures as shares of the geometric mean of each pass."""
+    passes = list(zip(*([run[metric] or 0.0 for run in point.runs] for point in cell), strict=True))
+    means = [statistics.geometric_mean(each) for each in passes]
+    return [[each[place] / mean for each, mean in zip(passes, means, strict=True)] for place in range(len(cell))]
 
 
-def _cells(points: Sequence[Point]) -> list[list[Point]]:
+def _cells(points: Sequence[Point], metric: str) -> list[list[Point]]:
+    """Return the cells in which there is something to compare, with the points that have figures."""
     found: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        found.setdefault((point.model, point.cell), []).append(point)
-    return list(found.values())
+        if point.measured(metric) and point.predicted(metric):
+            found.setdefault((point.model, point.cell), []).append(point)
+    return [cell for cell in found.values() if len(cell) > 1]
+
+
+def _median(runs: Sequence[Figures], metric: str) -> float | None:
+    found = [run[metric] for run in runs]
+    known = [value for value in found if value]
+    return statistics.median(known) if len(known) == len(found) else None
+
+
+def _distances(runs: Sequence[Figures], metric: str) -> list[float]:
+    median = _median(runs, metric)
+    return [] if not median else [abs((run[metric] or 0.0) - median) / median for run in runs]

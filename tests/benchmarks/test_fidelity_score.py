@@ -1,72 +1,134 @@
+from collections.abc import Sequence
+
 import pytest
 
 from benchmarks.fidelity_page import page
-from benchmarks.fidelity_score import METRICS, Point, errors, rank_correlation, regrets, spread
+from benchmarks.fidelity_score import (
+    METRICS,
+    Point,
+    errors,
+    interval,
+    order,
+    paired_noise,
+    rank_correlation,
+    regrets,
+    spread,
+)
+
+TTFT, THROUGHPUT = "ttft_s_p50", "output_throughput"
+DRIFT = (1.0, 1.3, 0.9, 1.1, 1.2)
+"""How much longer everything took in each pass."""
 
 
 def point(
     setting: str,
-    measured: float | None,
-    predicted: float | None,
+    measured: float | Sequence[float] | None,
+    predicted: float | Sequence[float] | None,
     cell: str = "c",
-    saturated: bool = False,
-    metric: str = "ttft_s_p50",
-    again: float | None = None,
+    metric: str = TTFT,
 ) -> Point:
-    """Measured twice alike, or with `again` as the second figure."""
+    """One figure stands for that of five passes of a machine that drifts, several for those of the passes."""
+    passes = measured if isinstance(measured, Sequence) else [measured and measured * slower for slower in DRIFT]
+    calibrations = predicted if isinstance(predicted, Sequence) else [predicted]
     others = dict.fromkeys(METRICS, 1.0)
-    runs = [{**others, metric: value} for value in (measured, measured if again is None else again)]
-    return Point("m", cell, setting, saturated, runs, [{**others, metric: predicted}])
+    runs, predictions = ([{**others, metric: value} for value in values] for values in (passes, calibrations))
+    return Point("m", cell, setting, False, False, runs, predictions)
 
 
-def test_errors_are_shares_of_the_measurement() -> None:
-    points = [point("a", 2.0, 1.0), point("b", 1.0, 1.1), point("c", None, 1.0), point("d", 1.0, 9.0, saturated=True)]
-    assert errors(points, "ttft_s_p50", saturated=False) == pytest.approx([0.5, 0.1])
-    assert errors(points, "ttft_s_p50") == pytest.approx([0.5, 0.1, 8.0])
+def test_errors_are_shares_of_the_median_measurement() -> None:
+    points = [point("a", 2.0, 1.1), point("b", 1.0, 1.21), point("c", None, 1.0), point("d", 1.0, 9.9)]
+    assert errors(points, TTFT) == pytest.approx([0.5, 0.1, 8.0])
     assert spread([0.5, 0.1, 8.0]).median == 0.5
 
 
 def test_the_median_of_predictions_counts_and_how_far_they_are_apart_is_told() -> None:
-    predictions = [{**dict.fromkeys(METRICS, 1.0), "ttft_s_p50": value} for value in (1.0, 2.0, 9.0)]
-    found = Point("m", "c", "a", False, point("a", 4.0, None).runs, predictions)
-    assert found.error("ttft_s_p50") == pytest.approx(0.5)
-    assert found.drift("ttft_s_p50") == pytest.approx([0.5, 0.0, 3.5])
+    found = point("a", [4.0], [1.0, 2.0, 9.0])
+    assert found.error(TTFT) == pytest.approx(0.5)
+    assert found.drift(TTFT) == pytest.approx([0.5, 0.0, 3.5])
+
+
+def test_the_median_of_the_runs_counts_and_how_far_they_are_from_it_is_said() -> None:
+    found = point("a", [1.0, 1.2, 1.8], 1.1)
+    assert found.measured(TTFT) == pytest.approx(1.2)
+    assert found.noise(TTFT) == pytest.approx([1 / 6, 0, 0.5])
+    assert point("a", None, 1.1).measured(TTFT) is None
+
+
+def test_a_slower_pass_makes_no_difference_between_its_settings() -> None:
+    near, far = point("a", 1.0, 1.0), point("b", 1.05, 1.0)
+    assert order(near, far, TTFT) == -1
+    assert order(far, near, TTFT) == 1
+    assert paired_noise([near, far], TTFT) == pytest.approx([0.0] * 10)
+    assert max(near.noise(TTFT)) > 0.1
+
+
+def test_settings_are_a_tie_where_passes_disagree_or_the_difference_is_nothing() -> None:
+    one = point("a", [1.0, 1.0, 1.0, 1.0, 1.0], 1.0)
+    assert order(one, point("b", [1.1, 1.2, 1.3, 1.4, 0.9], 1.0), TTFT) == 0
+    assert order(one, point("b", [1.1, 1.2, 1.3, 1.4, 1.01], 1.0), TTFT) == -1
+    assert order(one, point("b", [1.001, 1.002, 1.003, 1.5, 1.6], 1.0), TTFT) == 0
+
+
+def test_the_interval_of_a_median_needs_no_distribution() -> None:
+    assert interval([1.0, 2.0]) == (1.0, 2.0)
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0]) == (1.0, 5.0)
+    assert interval([float(value) for value in range(1, 9)]) == (2.0, 7.0)
+    assert interval([7.0]) == (7.0, 7.0)
 
 
 def test_ranks_are_compared_within_a_cell_alone() -> None:
     agreeing = [point("a", 1.0, 10.0), point("b", 2.0, 20.0), point("x", 0.1, 90.0, cell="other")]
-    assert rank_correlation(agreeing, "ttft_s_p50") == (1.0, 1)
-    contrary = [*agreeing, point("d", 3.0, 5.0)]
-    assert rank_correlation(contrary, "ttft_s_p50") == pytest.approx((-1 / 3, 3))
+    found = rank_correlation(agreeing, TTFT)
+    assert found is not None
+    assert (found.tau_b, found.pairs, found.ties) == (1.0, 1, 0)
+    contrary = rank_correlation([*agreeing, point("d", 3.0, 5.0)], TTFT)
+    assert contrary is not None
+    assert contrary.tau_b == pytest.approx(-1 / 3)
+    assert contrary.pairs == 3
+    assert rank_correlation(agreeing[:1], TTFT) is None
 
 
-def test_settings_that_runs_order_differently_have_no_rank_and_no_regret() -> None:
-    points = [point("a", 1.0, 2.0, again=1.2), point("b", 1.04, 1.0, again=1.3)]
-    assert rank_correlation(points, "ttft_s_p50", told_apart=True) == (-1.0, 1)
-    assert regrets(points, "ttft_s_p50", told_apart=True) == pytest.approx([0.07 / 1.1])
-    points = [point("a", 1.0, 2.0, again=1.2), point("b", 1.04, 1.0, again=1.17)]
-    assert rank_correlation(points, "ttft_s_p50") == (-1.0, 1)
-    assert rank_correlation(points, "ttft_s_p50", told_apart=True) is None
-    assert regrets(points, "ttft_s_p50") == pytest.approx([0.005 / 1.1])
-    assert regrets(points, "ttft_s_p50", told_apart=True) == [0.0]
+def test_ties_count_as_kendall_has_them() -> None:
+    # Of 3 pairs measurements tell 2 apart and predictions 3: (2 - 0)/sqrt(2 x 3).
+    points = [point("a", 1.0, 1.0), point("b", 1.0, 2.0), point("c", 2.0, 3.0)]
+    found = rank_correlation(points, TTFT)
+    assert found is not None
+    assert found.tau_b == pytest.approx(2 / 6**0.5)
+    assert (found.pairs, found.ties) == (3, 1)
+    apart = rank_correlation(points, TTFT, told_apart=True)
+    assert apart is not None
+    assert (apart.tau_b, apart.pairs, apart.ties) == (1.0, 2, 1)
+    # Predicted alike where measurements differ is a miss in part, and alike on both sides none.
+    both = rank_correlation([point("a", 1.0, 1.0), point("b", 1.0, 1.005), point("c", 2.0, 1.0)], TTFT)
+    assert both is None
+    half = rank_correlation([point("a", 1.0, 1.0), point("b", 1.5, 1.005), point("c", 2.0, 3.0)], TTFT)
+    assert half is not None
+    assert half.tau_b == pytest.approx(2 / 6**0.5)
 
 
-def test_the_median_of_the_runs_counts_and_how_far_they_are_from_it_is_said() -> None:
-    found = point("a", 1.0, 1.1, again=1.4)
-    assert found.measured("ttft_s_p50") == pytest.approx(1.2)
-    assert found.noise("ttft_s_p50") == pytest.approx([1 / 6, 1 / 6])
-    assert point("a", None, 1.1).measured("ttft_s_p50") is None
+def test_predictions_are_compared_within_a_calibration() -> None:
+    points = [point("a", 1.0, [1.0, 1.3, 0.9]), point("b", 1.1, [1.05, 1.37, 0.95])]
+    found = rank_correlation(points, TTFT)
+    assert found is not None
+    assert found.tau_b == 1.0
 
 
 def test_regret_is_what_the_predicted_choice_costs() -> None:
     points = [point("a", 1.0, 3.0), point("b", 1.5, 2.0), point("c", 4.0, 9.0)]
-    assert regrets(points, "ttft_s_p50") == pytest.approx([0.5])
-    assert regrets([*points, point("a", 1.0, 1.0, cell="alone")], "ttft_s_p50") == pytest.approx([0.5])
+    assert regrets(points, TTFT) == pytest.approx([0.5])
+    assert regrets([*points, point("a", 1.0, 1.0, cell="alone")], TTFT) == pytest.approx([0.5])
+    assert regrets([point("a", 1.0, 1.0), point("b", 1.5, 2.0)], TTFT) == [0.0]
 
 
 def test_throughput_is_better_when_it_is_higher() -> None:
-    points = [point("a", 8.0, 12.0, metric="output_throughput"), point("b", 10.0, 11.0, metric="output_throughput")]
-    assert regrets(points, "output_throughput") == pytest.approx([0.2])
+    points = [point("a", 8.0, 12.0, metric=THROUGHPUT), point("b", 10.0, 11.0, metric=THROUGHPUT)]
+    assert regrets(points, THROUGHPUT) == pytest.approx([0.2])
+
+
+def test_a_choice_that_runs_do_not_tell_from_the_best_has_no_sure_regret() -> None:
+    points = [point("a", [1.0] * 5, 2.0), point("b", [1.1, 1.2, 1.05, 1.03, 0.9], 1.0)]
+    assert regrets(points, TTFT) == pytest.approx([0.05])
+    assert regrets(points, TTFT, told_apart=True) == [0.0]
 
 
 def test_the_page_has_the_scores_with_their_bars_and_every_point() -> None:

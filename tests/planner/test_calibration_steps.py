@@ -57,7 +57,7 @@ def test_steps_are_measured_in_turns_and_their_median_counts() -> None:
     def step_s(shape: StepShape) -> float:
         slow[0] += 1
         # Every seventh step meets a bad moment of the machine.
-        return 0.010 * shape.rows * (50 if slow[0] % 7 == 0 else 1)
+        return 0.10 * shape.rows * (50 if slow[0] % 7 == 0 else 1)
 
     runner = TimedRunner(step_s=step_s)
     shapes = [StepShape(decodes=(32,) * rows, logits=rows) for rows in (1, 2, 3, 4)]
@@ -66,13 +66,22 @@ def test_steps_are_measured_in_turns_and_their_median_counts() -> None:
     effort = Effort(repeats=5, longest_step_s=100.0, time_s=100.0)
     points = measure_steps(runner, [shapes], POOL, effort, lambda: runner.now_s, lambda *done: seen.append(done))
     assert [point.shape for point in points] == shapes
-    assert [point.seconds for point in points] == pytest.approx([0.010 * rows for rows in (1, 2, 3, 4)])
+    assert [point.seconds for point in points] == pytest.approx([0.10 * rows for rows in (1, 2, 3, 4)])
     assert all(point.repeats == 5 for point in points)
     assert seen[-1] == (24, 24)
     timed = runner.taken[-24:]
     rounds = [timed[start : start + 4] for start in range(4, 24, 4)]
     assert all(set(each) == set(shapes) for each in rounds)
     assert len({tuple(each) for each in rounds}) > 1
+
+
+def test_short_steps_come_several_times_in_a_round() -> None:
+    runner = TimedRunner(step_s=lambda shape: 0.02 * shape.tokens)
+    runner.allocate_kv(POOL.pages, POOL.page_size)
+    shapes = [StepShape(((size, size),), logits=1) for size in (1, 2, 8)]
+    effort = Effort(repeats=2, longest_step_s=9.0, time_s=100.0)
+    points = measure_steps(runner, [shapes], POOL, effort, lambda: runner.now_s)
+    assert [point.repeats for point in points] == [10, 4, 2]
 
 
 def test_larger_steps_of_a_kind_are_left_out_where_one_takes_too_long() -> None:

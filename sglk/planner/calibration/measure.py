@@ -20,6 +20,9 @@ _SEED = 0
 
 _FILL_CHUNK = 512
 
+_SHORT_S, _MOST_TIMES = 0.1, 5
+"""A round takes shorter steps several times, up to so long together: a bad moment is a larger share of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -48,9 +51,10 @@ def measure_steps(
     """
     began = time.perf_counter()
     _fill(runner, pool)
-    shapes, tried = _affordable(runner, families, pool, effort, clock, on_step)
+    shapes = _affordable(runner, families, pool, effort, clock, on_step)
+    tried = len(shapes)
     times: dict[StepShape, list[float]] = {shape: [] for shape in shapes}
-    order, draw = list(shapes), random.Random(_SEED)
+    order, draw = [shape for shape, seconds in shapes.items() for _ in range(_times(seconds))], random.Random(_SEED)
     for round_ in range(effort.repeats):
         if round_ and time.perf_counter() - began > effort.time_s:
             break
@@ -78,18 +82,23 @@ def _affordable(
     effort: Effort,
     clock: Clock,
     on_step: OnStep,
-) -> tuple[list[StepShape], int]:
-    """Return the shapes that are not too long, and how many steps it took to know."""
-    kept: list[StepShape] = []
+) -> dict[StepShape, float]:
+    """Return the shapes that are not too long, and what their first steps took."""
+    kept: dict[StepShape, float] = {}
     total = sum(map(len, families))
     for family in families:
         for shape in family:
             seconds = _time(runner, pool.batch(shape), clock)
-            kept.append(shape)
+            kept[shape] = seconds
             on_step(len(kept), total * (1 + effort.repeats))
             if seconds > effort.longest_step_s:
                 break
-    return kept, len(kept)
+    return kept
+
+
+def _times(seconds: float) -> int:
+    """Return how often a round takes a step that lasts so long."""
+    return max(1, min(_MOST_TIMES, int(_SHORT_S / seconds))) if seconds else 1
 
 
 def _time(runner: Runner, batch: Batch, clock: Clock) -> float:
