@@ -165,17 +165,21 @@ class LLM:
         return GenerateRequest(f"llm-{next(self._ids)}", ids, sampling)
 
     def _run(self, requests: list[GenerateRequest], completions: dict[str, Completion]) -> None:
-        outputs: SimpleQueue[Output] = SimpleQueue()
+        ended: SimpleQueue[str] = SimpleQueue()
         open_ids: set[str] = set()
+
+        def receive(output: Output) -> None:
+            completions[output.request_id].add(output)
+            # Waking this thread for every token would cost the engine's a part of each step.
+            if output.finish is not None:
+                ended.put(output.request_id)
+
         try:
             for request in requests:
-                self.engine.submit(request, outputs.put)
+                self.engine.submit(request, receive)
                 open_ids.add(request.request_id)
             while open_ids:
-                output = outputs.get()
-                completions[output.request_id].add(output)
-                if output.finish is not None:
-                    open_ids.remove(output.request_id)
+                open_ids.remove(ended.get())
         finally:
             for request_id in open_ids:
                 self.engine.abort(request_id)

@@ -173,10 +173,11 @@ def test_closed_output_is_no_error() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_named_where_it_is_needed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = f'cd {shlex.quote(str(gone))} && rmdir "$PWD" && {shlex.quote(sys.executable)} -m sglk show'
+    show = f"{shlex.quote(sys.executable)} -m sglk show"
+    command = f'cd {shlex.quote(str(gone))} && rmdir "$PWD" && {show} --json >/dev/null && {show} --config-dir conf'
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "sglk: error: the current directory no longer exists; change to another\n"

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -20,6 +21,11 @@ class AttentionStep:
     pages: Sequence[Sequence[int]]
     """Pages of each row, in order of position; there may be more than `kv_lens` needs."""
     num_prefills: int
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return int(self.kv_lens.max())
 
 
 class AttentionBackend(ABC):

@@ -94,12 +94,11 @@ class PagedAttention(AttentionBackend):
 
     def refill(self, step: AttentionStep, width: int) -> None:
         """Put another step that only decodes, with as many rows, into the tensors of the one planned with `width`."""
-        held_rows, held_slots_T = self._rows, self._slots_T
-        self.plan(step, width)
-        for window, held in held_rows.items():
-            held.decode.refill(self._rows[window].decode, self._copy)
-        self._copy(self._slots_T, held_slots_T)
-        self._rows, self._slots_T = held_rows, held_slots_T
+        table_BP = page_table(step.pages, step.kv_lens, self._pool.page_size, width)
+        for rows in self._rows.values():
+            rows.decode.refill(step.kv_lens, table_BP, self._copy)
+        slots_T = new_slots(step.query_lens, step.kv_lens, table_BP, self._pool.page_size)
+        self._copy(torch.from_numpy(slots_T), self._slots_T)
 
     def forward(self, layer_id: int, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor) -> torch.Tensor:
         """Store first, so that every token sees itself; then attend."""

@@ -102,13 +102,18 @@ class PagedRows:
             masks.append(self.to_device(seen_QL))
         return masks
 
-    def refill(self, rows: "PagedRows", copy: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    def refill(
+        self, kv_lens_B: IntArray, page_table_BP: IntArray, copy: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
         """Put other rows, as many and as wide, into the arrays and tensors that recorded work reads of these."""
-        np.copyto(self.kv_lens_B, rows.kv_lens_B)
-        np.copyto(self.page_table_BP, rows.page_table_BP)
-        for name in ("slots_device_BL", "padding_bias_BL"):
-            if name in self.__dict__:
-                copy(getattr(rows, name), getattr(self, name))
+        np.copyto(self.kv_lens_B, kv_lens_B)
+        np.copyto(self.page_table_BP, page_table_BP)
+        held = {name: self.__dict__[name] for name in ("slots_device_BL", "padding_bias_BL") if name in self.__dict__}
+        if held:
+            sizes = (self.page_size, self.device, self.window, self.width)
+            rows = PagedRows(self.query_lens_B, kv_lens_B, page_table_BP, *sizes)
+            for name, tensor in held.items():
+                copy(getattr(rows, name), tensor)
 
     def to_device(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         """Return `array` as a tensor on the device of the pool."""

@@ -40,9 +40,8 @@ class DecodeShape:
     def of(cls, step: Step, exact: bool) -> "DecodeShape":
         """Return the smallest shape that `step` fits, of so many rows where it has to be `exact`, else of powers of
         two."""
-        kv_lens_B = step.attention.kv_lens
-        rows = len(kv_lens_B) if exact else _power_of_two(len(kv_lens_B))
-        return cls(rows, max(MIN_EXACT_WIDTH if exact else MIN_WIDTH, _power_of_two(int(kv_lens_B.max()))))
+        rows = len(step.ids_T) if exact else _power_of_two(len(step.ids_T))
+        return cls(rows, max(MIN_EXACT_WIDTH if exact else MIN_WIDTH, _power_of_two(step.attention.longest)))
 
 
 class DecodeGraphs:
@@ -61,7 +60,7 @@ class DecodeGraphs:
         """Return whether `step` only decodes, each row a token, and its rows are not too long."""
         attention = step.attention
         decodes = attention.num_prefills == 0 and len(step.tokens_L) == len(step.ids_T)
-        return self._works and decodes and int(attention.kv_lens.max()) <= MAX_WIDTH
+        return self._works and decodes and attention.longest <= MAX_WIDTH
 
     def logits(self, step: Step) -> torch.Tensor:
         """Compute `step` and return its logits_BV, which hold until the next step.

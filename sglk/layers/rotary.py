@@ -14,7 +14,8 @@ class RotaryEmbedding:
         self, head_dim: int, theta: float, scaling: Mapping[str, Any] | None, dtype: torch.dtype, device: torch.device
     ) -> None:
         frequencies_R, self.amplitude = scaled_frequencies(head_dim, theta, scaling)
-        self.frequencies_R = frequencies_R.to(device)
+        # Of both halves: on a processor copies would cost more than angles do.
+        self.frequencies_D = frequencies_R.repeat(2).to(device)
         self.dtype = dtype
         self._dynamic: DynamicFrequencies | None = None
         if scaling is not None and scaling["rope_type"] == "dynamic":
@@ -22,12 +23,11 @@ class RotaryEmbedding:
 
     def __call__(self, positions_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos_TD and sin_TD, each angle twice, for the half-split order of GPT-NeoX."""
-        frequencies = self.frequencies_R if self._dynamic is None else self._dynamic(positions_T)
-        angles_TR = positions_T.unsqueeze(1) * frequencies
-        cos_TR, sin_TR = angles_TR.cos(), angles_TR.sin()
+        frequencies = self.frequencies_D if self._dynamic is None else self._dynamic(positions_T)
+        angles_TD = positions_T.unsqueeze(1) * frequencies
+        cos_TD, sin_TD = angles_TD.cos(), angles_TD.sin()
         if self.amplitude != 1.0:
-            cos_TR, sin_TR = cos_TR * self.amplitude, sin_TR * self.amplitude
-        cos_TD, sin_TD = torch.cat((cos_TR, cos_TR), dim=-1), torch.cat((sin_TR, sin_TR), dim=-1)
+            cos_TD, sin_TD = cos_TD * self.amplitude, sin_TD * self.amplitude
         return cos_TD.to(self.dtype), sin_TD.to(self.dtype)
 
 
@@ -45,14 +45,14 @@ class DynamicFrequencies:
         self.trained_length = int(scaling["original_max_position_embeddings"])
         # A single pair turns by 1 whatever the base.
         self.growth = head_dim / max(1, head_dim - 2)
-        self.exponents_R = pair_exponents(head_dim).to(device)
+        self.exponents_D = pair_exponents(head_dim).repeat(2).to(device)
 
     def __call__(self, positions_T: torch.Tensor) -> torch.Tensor:
-        """Return the frequencies of each token, frequencies_TR."""
+        """Return the frequencies of each token, frequencies_TD."""
         lengths_T = (positions_T + 1).clamp(min=self.trained_length)
         stretch_T = self.factor * lengths_T / self.trained_length - (self.factor - 1)
         thetas_T = self.theta * stretch_T**self.growth
-        return 1.0 / thetas_T.unsqueeze(1) ** self.exponents_R
+        return 1.0 / thetas_T.unsqueeze(1) ** self.exponents_D
 
 
 def pair_exponents(head_dim: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import ctypes
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels import library
 from sglk.backends.cpu_kernels.calls import Calls
+from sglk.backends.cpu_kernels.compiler import find_compiler
 from sglk.backends.cpu_kernels.int8 import Int8Kernel
 from sglk.backends.cpu_kernels.library import kernels
 from sglk.backends.cpu_kernels.panels import EXACT, QUANTISED, PanelMatrix, in_panels, pack_exactly, unpack_exactly
@@ -94,6 +96,18 @@ def test_tokens_agree_with_the_reference(scheme: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_threads_change_no_bit(scheme: str) -> None:
+    bound, _, packed = product(scheme, 288, 1000)
+    for tokens in (1, 3, TOKENS, 300):
+        x_TE = randn(tokens, 288)
+        with_threads = {
+            count: CpuBackend(num_threads=count).execute_runnable(partial(bound, x_TE, packed, None))
+            for count in (1, 2, 4, 8)
+        }
+        assert all(torch.equal(with_threads[1], each) for each in with_threads.values())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_token_comes_to_nothing(scheme: str) -> None:
     """A step in which no row wants logits has none."""
     bound, _, packed = product(scheme, 64, 70)
@@ -149,7 +163,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     path = tmp_path_factory.mktemp("narrow") / "kernels.so"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "NATIVE", ("-march=haswell",))
-        library.build(library.find_compiler(), path)
+        library.build(find_compiler(), path)
     return ctypes.CDLL(str(path))
 
 

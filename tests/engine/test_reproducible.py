@@ -38,10 +38,10 @@ Answer = tuple[list[int], list[TokenLogprob | None]]
 
 @contextmanager
 def engine_of(
-    model: str, dtype: str, kv_cache_dtype: str = "auto", kernels: Any = "native", **runtime: Any
+    model: str, dtype: str, kv_cache_dtype: str = "auto", kernels: Any = "native", threads: int = 2, **runtime: Any
 ) -> Iterator[Engine]:
     settings: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "max_total_tokens": 4096} | runtime
-    backend = CpuBackend(num_threads=2, kernels=kernels)
+    backend = CpuBackend(num_threads=threads, kernels=kernels)
     runner = tiny_runner(MODELS[model], None, backend, torch_dtype(dtype), **settings)
     engine = Engine(runner, TOKENIZER, RuntimeConfig(**settings))
     engine.start()
@@ -101,6 +101,15 @@ def test_neighbours_and_chunks_change_no_bit(model: str, dtype: str, kv_cache_dt
         assert among_others(engine) == expected
     with engine_of(model, dtype, kv_cache_dtype, **CROWDED) as engine:
         assert among_others(engine) == expected
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_threads_change_no_bit(model: str) -> None:
+    answers = []
+    for threads in (1, 2, 4, 8):
+        with engine_of(model, "fp32", threads=threads) as engine:
+            answers.append(among_others(engine))
+    assert answers == answers[:1] * 4
 
 
 @pytest.mark.parametrize(("model", "dtype"), [("dense", "bf16"), ("window", "fp32")])

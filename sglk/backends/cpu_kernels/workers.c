@@ -148,6 +148,13 @@ static bool start(void) {
     return started;
 }
 
+/* Return whether the lock could be had: nobody waits for a thread that had to make way with it. */
+static bool lock_soon(void) {
+    for (size_t tries = 0; tries < 100; tries++, pause_briefly())
+        if (!pthread_mutex_trylock(&lock)) return true;
+    return false;
+}
+
 /* Have as many workers awake as all callers want, but for those that the processors would run in turns. */
 static void call_workers(size_t helpers) {
     size_t all = atomic_fetch_add(&wanted, helpers) + helpers;
@@ -155,8 +162,7 @@ static void call_workers(size_t helpers) {
     if (all > most) all = most;
     atomic_fetch_add(&posted, 1);
     size_t awake = atomic_load(&workers) - atomic_load(&sleeping);
-    /* Who holds the lock calls others or is about to see the job: nobody waits here. */
-    if (awake >= all || pthread_mutex_trylock(&lock)) return;
+    if (awake >= all || !lock_soon()) return;
     for (awake += called; awake < all && called < atomic_load(&sleeping); awake++, called++) pthread_cond_signal(&call);
     for (; atomic_load(&workers) < all && !refused; atomic_fetch_add(&workers, !refused)) refused = !start();
     pthread_mutex_unlock(&lock);
