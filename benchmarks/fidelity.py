@@ -44,7 +44,7 @@ PASSES, QUICK_PASSES = 5, 2
 DEVICE = ("chip=cpu", "runtime.tp_size=1")
 COMMON = (*DEVICE, "profiles=none")
 EFFORT = (
-    "calibrate.time_s=24",
+    "calibrate.time_s=20",
     "calibrate.repeats=1",
     "calibrate.context_length=1024",
     "calibrate.longest_step_s=1",

@@ -76,7 +76,7 @@ _SHARED = (
 )
 _CHAT = (
     "workload=chat",
-    "workload.num_requests=18",
+    "workload.num_requests=15",
     "workload.turns=3",
     "workload.num_prefixes=2",
     "workload.prefix_len=96",
@@ -100,27 +100,26 @@ CELLS = (
             "window 4": _WINDOW_4,
             "window 2": _WINDOW_2,
             "chunk 16": _CHUNK_16,
-            "chunk 32, mixed": _CHUNK_32_MIXED,
         },
     ),
     Cell(
         "random, light",
         "smollm2",
         _random(12, 128, 32),
-        {"base": {}, "chunk 16": _CHUNK_16, "chunk 32, mixed": _CHUNK_32_MIXED},
-        load=0.45,
+        {"base": {}, "chunk 32, mixed": _CHUNK_32_MIXED},
+        load=0.5,
     ),
     Cell(
         "random, medium",
         "smollm2",
-        _SMALL,
+        _random(14, 128, 32),
         {"base": {}, "window 2": _WINDOW_2, "chunk 16": _CHUNK_16},
-        load=0.75,
+        load=0.8,
     ),
     Cell(
         "random, above saturation",
         "smollm2",
-        _random(20, 128, 32),
+        _random(18, 128, 32),
         {"base": {}, "window 4": _WINDOW_4, "window 2, shortest first": _SHORTEST_FIRST},
         load=1.25,
         saturated=True,
@@ -144,7 +143,7 @@ CELLS = (
     Cell(
         "little memory, 10 at a time",
         "smollm2",
-        _random(16, 96, 96, at_a_time=10),
+        _random(14, 96, 80, at_a_time=10),
         {
             "448 tokens": {"max_total_tokens": 448},
             "768 tokens, bold": {"max_total_tokens": 768, "schedule_conservativeness": 0.2},

@@ -96,7 +96,7 @@ def paired_noise(points: Sequence[Point], metric: str) -> list[float]:
     return [
         abs(each / level - 1)
         for cell in _cells(points, metric)
-        for shares in _shares(cell, metric)
+        for shares in _shares([point.runs for point in cell], metric)
         for level in [statistics.median(shares)]
         for each in shares
     ]
@@ -146,14 +146,15 @@ def rank_correlation(points: Sequence[Point], metric: str, *, told_apart: bool =
 def regrets(points: Sequence[Point], metric: str, *, told_apart: bool = False) -> list[float]:
     """Return, for each cell, how much worse the setting that is predicted to be best is than the best measured one.
 
-    Of settings that are predicted alike the first is chosen. With `told_apart` there is no regret where measurements do
-    not tell the two apart.
+    Predictions are compared within each calibration too; of those that are alike the first is chosen. With `told_apart`
+    there is no regret where measurements do not tell the two apart.
     """
     found, sign = [], -1 if metric in HIGHER_IS_BETTER else 1
     for cell in _cells(points, metric):
-        chosen = min(cell, key=lambda point: sign * (point.predicted(metric) or 0.0))
-        levels = [sign * statistics.median(shares) for shares in _shares(cell, metric)]
-        best = cell[levels.index(min(levels))]
+        chosen, best = (
+            cell[_first_least([sign * statistics.median(shares) for shares in _shares(figures, metric)])]
+            for figures in ([point.predictions for point in cell], [point.runs for point in cell])
+        )
         even = chosen is best or (told_apart and not order(best, chosen, metric))
         lost = statistics.median(_ratios(chosen.runs, best.runs, metric)) - 1
         found.append(0.0 if even else max(0.0, sign * lost))
@@ -177,11 +178,15 @@ def _ratios(these: Sequence[Figures], those: Sequence[Figures], metric: str) -> 
     return [(one[metric] or 0.0) / (other[metric] or math.inf) for one, other in pairs]
 
 
-def _shares(cell: Sequence[Point], metric: str) -> list[list[float]]:
-    """Return, for each setting, its figures as shares of the geometric mean of each pass."""
-    passes = list(zip(*([run[metric] or 0.0 for run in point.runs] for point in cell), strict=True))
+def _first_least(levels: Sequence[float]) -> int:
+    return levels.index(min(levels))
+
+
+def _shares(figures: Sequence[Sequence[Figures]], metric: str) -> list[list[float]]:
+    """Return, for each setting, its figures as shares of the geometric mean of each pass or calibration."""
+    passes = list(zip(*([run[metric] or 0.0 for run in runs] for runs in figures), strict=True))
     means = [statistics.geometric_mean(each) for each in passes]
-    return [[each[place] / mean for each, mean in zip(passes, means, strict=True)] for place in range(len(cell))]
+    return [[each[place] / mean for each, mean in zip(passes, means, strict=True)] for place in range(len(figures))]
 
 
 def _cells(points: Sequence[Point], metric: str) -> list[list[Point]]:

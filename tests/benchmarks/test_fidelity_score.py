@@ -120,6 +120,11 @@ def test_regret_is_what_the_predicted_choice_costs() -> None:
     assert regrets([point("a", 1.0, 1.0), point("b", 1.5, 2.0)], TTFT) == [0.0]
 
 
+def test_the_choice_is_that_of_predictions_by_the_same_calibrations() -> None:
+    points = [point("a", 1.0, [1.0, 1.5, 2.0]), point("b", 1.2, [1.1, 1.4, 2.2])]
+    assert regrets(points, TTFT) == [0.0]
+
+
 def test_throughput_is_better_when_it_is_higher() -> None:
     points = [point("a", 8.0, 12.0, metric=THROUGHPUT), point("b", 10.0, 11.0, metric=THROUGHPUT)]
     assert regrets(points, THROUGHPUT) == pytest.approx([0.2])
