@@ -53,13 +53,25 @@ def run(arguments: Sequence[str]) -> int:
     with _Bar(config.calibrate.progress) as bar:
         bar.say(f"loading {config.model.name} on {config.chip.name}")
         measured = measure_model(config, _command_line(arguments), bar.step)
-        path = _save(measured, config)
         if config.calibrate.serving and measured.entry.kind == "measured":
+            bar.kept = _kept_so_far(measured, config)
             measured.entry.serving = _serving(measured, config, flags, bar)
-            _save(measured, config)
+    # Printed before it is written: a full disk costs the file, not the result.
     print_calibration(measured, Way.of(config), config.chip)
-    print(f"calibration: {path}")
+    print(f"calibration: {_save(measured, config)}")
     return 0
+
+
+def _kept_so_far(measured: Measured, config: CalibrateConfig) -> str:
+    """Keep the steps, unless an older calibration tells more; return what is said of it should serving fail."""
+    path = _path(measured, config)
+    older = [
+        each for each in _existing(path, config.chip.name, measured.machine).entries if each.key == measured.entry.key
+    ]
+    if older and older[0].serving is not None:
+        return "the older calibration stays"
+    _save(measured, config)
+    return "the steps are kept"
 
 
 def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, bar: "_Bar") -> ServingRecord:
@@ -68,14 +80,18 @@ def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, ba
     try:
         return runs.measure(measured.entry, prices_of(measured.entry, Way.of(config)).step_s)
     except RunError as error:
-        raise RunError(f"the steps are kept, but what serving adds was not measured: {error}") from error
+        raise RunError(f"{bar.kept}; what serving adds was not measured: {error}") from error
 
 
 def _save(measured: Measured, config: CalibrateConfig) -> Path:
     """Write what is measured so far beside what the file has of other models."""
-    path = Path(config.calibrate.folder) / file_name(config.chip.name, measured.machine)
+    path = _path(measured, config)
     _existing(path, config.chip.name, measured.machine).with_entry(measured.entry).save(path)
     return path
+
+
+def _path(measured: Measured, config: CalibrateConfig) -> Path:
+    return Path(config.calibrate.folder) / file_name(config.chip.name, measured.machine)
 
 
 def _check_folder(config: CalibrateConfig) -> None:
@@ -104,6 +120,8 @@ class _Bar:
     """How far the steps are, on stderr: a bar where somebody watches, else a line for each part of the work."""
 
     def __init__(self, wanted: bool) -> None:
+        self.kept = "what was not measured whole is not kept"
+        """What an interruption leaves."""
         self._console = Console(stderr=True)
         self._wanted = wanted
         self._watched = wanted and self._console.is_terminal
@@ -138,4 +156,4 @@ class _Bar:
     ) -> None:
         self._progress.stop()
         if kind is KeyboardInterrupt:
-            print(f"sglk: interrupted while {self._text}; what was not measured whole is not kept", file=sys.stderr)
+            print(f"sglk: interrupted while {self._text}; {self.kept}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """`sglk calibrate` as it is typed, and what `sglk plan` makes of it."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 from sglk.cli import main
+from sglk.commands.calibrate_serving import ServingRuns
+from sglk.errors import RunError
+from sglk.planner.calibration.record import ServingRecord, read
 from sglk.testing.tiny import write_tiny_model
 
 SMALL = ("calibrate.repeats=1", "calibrate.context_length=128", "runtime.max_total_tokens=1024")
@@ -135,6 +139,53 @@ def test_an_interrupted_calibration_leaves_no_file(model: Path) -> None:
     assert process.returncode == 130
     assert rest == "sglk: interrupted while measuring steps; what was not measured whole is not kept\n"
     assert not Path("calibration").exists()
+
+
+CPU = ("chip=cpu", *SMALL, "runtime.max_running_requests=2", "calibrate.longest_step_s=0.01")
+
+
+def test_what_ends_while_it_serves_costs_no_older_calibration(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, failures = ("calibrate", *CPU, f"model={model}"), [KeyboardInterrupt(), RunError("no server")]
+
+    def fail(*_: object) -> ServingRecord:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(ServingRuns, "measure", fail)
+    code, _, err = run(capsys, *words)
+    assert (code, err.splitlines()[-1]) == (130, "sglk: interrupted while measuring steps; the steps are kept")
+    (path,) = Path("calibration").iterdir()
+    before = read(path)
+    assert [each.serving for each in before.entries] == [None]
+
+    before.entries[0].serving = ServingRecord(arrival_s=0.001)
+    before.save(path)
+    code, _, err = run(capsys, *words)
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        "sglk: error: the older calibration stays; what serving adds was not measured: no server",
+    )
+    assert read(path) == before
+
+    monkeypatch.setattr(ServingRuns, "measure", lambda *_: ServingRecord(arrival_s=0.002))
+    assert run(capsys, *words)[0] == 0
+    assert [each.serving for each in read(path).entries] == [ServingRecord(arrival_s=0.002)]
+
+
+def test_a_full_disk_costs_the_file_and_not_the_result(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    code, out, err = run(capsys, "calibrate", *SIM, f"model={model}")
+    assert (code, "cross-validated error of a step" in out) == (1, True)
+    assert re.fullmatch(
+        "sglk: error: cannot write the calibration to '.*': No space left on device", err.splitlines()[-1]
+    )
+    assert list(Path("calibration").iterdir()) == []
 
 
 def test_words_are_completed(capsys: pytest.CaptureFixture[str]) -> None:
