@@ -34,7 +34,7 @@ def _entry(line: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}, has {found[:80] or 'nothing'}; a Mooncake trace has {', '.join(_COLUMNS)}")
     for name in _COLUMNS[:3]:
         if not _is_whole(entry[name]):
-            raise ConfigError(f"{where}: {name} is {str(entry[name])[:40]!r}, not a whole number from 0 up")
+            raise ConfigError(f"{where}: {name} is {json.dumps(entry[name])[:40]}, not a whole number from 0 up")
     blocks = entry["hash_ids"]
     if not isinstance(blocks, list) or not all(map(_is_whole, blocks)):
         raise ConfigError(f"{where}: hash_ids is not a list of whole numbers")

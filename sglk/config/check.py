@@ -102,14 +102,14 @@ def _kinds(groups: Sequence[GroupConfig], backend: str) -> Iterator[str]:
 def _device_group(group: GroupConfig, tp: int) -> Iterator[str]:
     if tp < 2:
         return
-    count = len(group.devices)
+    count, key = len(group.devices), "runtime.tp_size" if group.tp_size is None else "its tp_size"
     if count % tp:
-        yield f"device group {group.name!r} has {count} devices, which runtime.tp_size={tp} does not divide"
+        yield f"device group {group.name!r} has {count} devices, which {key}={tp} does not divide"
     kinds = sorted({device.partition(":")[0] for device in group.devices})
     if len(kinds) > 1:
         yield (
             f"device group {group.name!r} mixes {' and '.join(kinds)}; the parts of one model, of which"
-            f" runtime.tp_size={tp} makes {tp}, run on one kind of device"
+            f" {key}={tp} makes {tp}, run on one kind of device"
         )
 
 

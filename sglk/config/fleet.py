@@ -11,6 +11,7 @@ from sglk.config.check import check
 from sglk.config.compose import Composed, compose
 from sglk.config.groups import SIMULATED
 from sglk.config.keys import lookup
+from sglk.config.quoting import list_text
 from sglk.config.schema import GroupConfig, RuntimeConfig, ServeConfig
 from sglk.config.sources import inherited_runtime
 from sglk.config.tensor_parallel import ranks_of
@@ -186,7 +187,9 @@ def _runtime(base: RuntimeConfig, group: GroupConfig) -> RuntimeConfig:
             hint = nearest(str(name), names) or "; see `sglk serve --help` for all keys"
             raise ConfigError(f"unknown key {name!r} in `runtime` of device group {group.name!r}{hint}")
         if not _fits(value, known.type, known.optional):
-            raise ConfigError(f"{name}={value!r} in `runtime` of device group {group.name!r} is not {known.wanted}")
+            raise ConfigError(
+                f"{name}={list_text(value)} in `runtime` of device group {group.name!r} is not {known.wanted}"
+            )
     runtime = replace(base, **_as_typed(group.runtime))
     return runtime if group.tp_size is None else replace(runtime, tp_size=group.tp_size)
 

@@ -92,6 +92,11 @@ def raw_value(path: str, overrides: Sequence[str], layers: Sequence[Layer]) -> t
         key, _, value = line.lstrip("+").partition("=")
         if key == path:
             return value, "command line"
+        if path.startswith(f"{key}.") and value.startswith("{"):
+            mapping = OverridesParser.create().parse_override(line).value()
+            inner = value_at(mapping, path.removeprefix(f"{key}."))
+            if inner is not ABSENT:
+                return as_yaml(inner), "command line"
     for layer in reversed(layers):
         value = value_at(layer.values, path)
         if value is not ABSENT:

@@ -130,7 +130,8 @@ HEADER = AZURE.partition("\n")[0]
         ("mooncake", mooncake([(0, 0, 5, [])]), "line 1: the prompt has 0 tokens"),
         ("mooncake", mooncake([(0, 600, 5, [1])]), "1 hash_ids for 600 tokens, which have 2 blocks of 512"),
         ("mooncake", mooncake([(0, 600, 5, ["a", "b"])]), "hash_ids is not a list of whole numbers"),  # type: ignore[list-item]
-        ("mooncake", mooncake([(-1, 600, 5, [1, 2])]), "timestamp is '-1', not a whole number from 0 up"),
+        ("mooncake", mooncake([(-1, 600, 5, [1, 2])]), "timestamp is -1, not a whole number from 0 up"),
+        ("mooncake", mooncake([(None, 600, 5, [1, 2])]), "timestamp is null, not a whole number from 0 up"),
         ("sharegpt", "[]", "is empty"),
         ("sharegpt", "{}", "holds no list"),
         ("sharegpt", "[{}]", "entry 1 has no list `conversations`"),

@@ -92,7 +92,11 @@ def test_groups_may_share_a_device_up_to_the_whole_of_it() -> None:
         ),
         ("[{devices: [cpu:0], chip: cpuu}]", "device group 'group0': chip=cpuu is unknown; did you mean 'cpu'"),
         ("[{devices: [cpu:0], chip: kunlun}]", "chip 'kunlun' is driven by 'kunlun'"),
-        ("[{devices: ['cpu:0', 'cpu:1'], tp_size: 3}]", "does not divide"),
+        ("[{devices: ['cpu:0', 'cpu:1'], tp_size: 3}]", "has 2 devices, which its tp_size=3 does not divide"),
+        (
+            "[{devices: [cpu:0], runtime: {dtype: null}}]",
+            "dtype=null in `runtime` of device group 'group0' is not text",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(groups: str, told: str) -> None:
