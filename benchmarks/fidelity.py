@@ -205,7 +205,7 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
 def _counted(points: Sequence[Point], metric: str) -> tuple[list[Point], str]:
     """Return the points where a metric says something of the service, and in words which they are."""
     if metric == "output_throughput":
-        return [point for point in points if not point.paced], " that do not come at a pace of their own"
+        return [point for point in points if not point.paced], " where the service sets the pace"
     if metric == "ttft_s_p99":
         return [point for point in points if not point.saturated], " below saturation"
     return list(points), ""
