@@ -83,15 +83,17 @@ static float weigh(float *scores, size_t from, size_t to, float *state) {
     return shrink;
 }
 
-/* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. */
-INLINE void add_values(size_t count, size_t vectors, float *const *states, const float *shrinks,
-                       float scores[][TOKENS], const struct block *block, size_t d) {
+/* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. Of each value
+ * of the next block as many numbers, of `asked` bytes, are asked for; 0 = none are. */
+INLINE void add_values(const struct pool *pool, size_t asked, size_t count, size_t vectors, float *const *states,
+                       const float *shrinks, float scores[][TOKENS], const struct block *block, size_t d) {
     floats sums[LINES][VECTORS];
 #pragma GCC unroll 8
     for (size_t i = 0; i < count; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < vectors; v++) sums[i][v] = load(states[i] + 2 + d + v * LANES) * shrinks[i];
     for (size_t t = block->from; t < block->to; t++) {
+        if (asked) ask(pool->values, block->next[t] * pool->width + d, vectors * LANES, asked);
         floats value[VECTORS];
 #pragma GCC unroll 4
         for (size_t v = 0; v < vectors; v++) value[v] = load(block->values[t] + d + v * LANES);
@@ -127,36 +129,58 @@ INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile,
         if (pool->kind == INT8)
             for (size_t t = block->from; t < block->to; t++) scores[i][t] *= block->value_scales[t];
     }
+    const size_t asked = first == 0 && block->next ? number_bytes(pool->kind) : 0;
     size_t d = 0;
     for (; d + VECTORS * LANES <= pool->filled; d += VECTORS * LANES)
-        add_values(count, VECTORS, own, shrinks, scores, block, d);
-    for (; d < pool->filled; d += LANES) add_values(count, 1, own, shrinks, scores, block, d);
+        add_values(pool, asked, count, VECTORS, own, shrinks, scores, block, d);
+    for (; d < pool->filled; d += LANES) add_values(pool, 0, count, 1, own, shrinks, scores, block, d);
 }
 
-/* All lines of a tile over tokens [start, end) of their row, which are of one part. */
-static void attend_part(const struct pool *pool, const struct row *row, size_t head, const struct tile *tile,
-                        size_t start, size_t end, float *states, float *room) {
+/* All lines of a tile meet a block. */
+INLINE void meet_all(const struct pool *pool, const struct tile *tile, size_t lines, const struct block *block,
+                     size_t start, float *states) {
+    size_t line = 0;
+    for (; line + LINES <= lines; line += LINES) meet(LINES, pool, tile, line, block, start, states);
+    switch (lines - line) {
+    case 1: meet(1, pool, tile, line, block, start, states); break;
+    case 2: meet(2, pool, tile, line, block, start, states); break;
+#if LINES > 3
+    case 3: meet(3, pool, tile, line, block, start, states); break;
+    case 4: meet(4, pool, tile, line, block, start, states); break;
+    case 5: meet(5, pool, tile, line, block, start, states); break;
+#endif
+    default: break;
+    }
+}
+
+/* All lines of a tile of each of `count` heads from `head` on, over tokens [start, end) of their row, which are of one
+ * part. The heads of a token are side by side: where all take turns, memory is read in order. */
+static void attend_part(const struct pool *pool, const struct row *row, size_t head, size_t count,
+                        const struct tile *tile, size_t start, size_t end, float *states, float *room) {
     const size_t lines = tile->queries * tile->group, size = state_size(pool->filled), seen = first_seen(tile, 0);
-    for (size_t line = 0; line < lines; line++) {
+    for (size_t line = 0; line < count * lines; line++) {
         states[line * size] = -INFINITY;
         memset(states + line * size + 1, 0, (size - 1) * sizeof *states);
     }
     if (seen > start) start = seen;
     struct block block;
-    for (size_t at = start / TOKENS * TOKENS; at < end; at += TOKENS) {
+    size_t slots[2][TOKENS], places[TOKENS], next[TOKENS], own = 0;
+    find_slots(row, start / TOKENS * TOKENS, end, slots[own]);
+    for (size_t at = start / TOKENS * TOKENS; at < end; at += TOKENS, own = !own) {
         const size_t from = at > start ? at : start, to = at + TOKENS < end ? at + TOKENS : end;
-        read_block(pool, row, head, at, from, to, end, &block, room);
-        size_t line = 0;
-        for (; line + LINES <= lines; line += LINES) meet(LINES, pool, tile, line, &block, at, states);
-        switch (lines - line) {
-        case 1: meet(1, pool, tile, line, &block, at, states); break;
-        case 2: meet(2, pool, tile, line, &block, at, states); break;
-#if LINES > 3
-        case 3: meet(3, pool, tile, line, &block, at, states); break;
-        case 4: meet(4, pool, tile, line, &block, at, states); break;
-        case 5: meet(5, pool, tile, line, &block, at, states); break;
-#endif
-        default: break;
+        block.next = at + TOKENS < end ? next : NULL;
+        if (block.next) find_slots(row, at + TOKENS, end, slots[!own]);
+        struct tile mine = *tile;
+        /* While one of the heads is computed, all heads of its share of the next tokens are asked for. */
+        size_t token = 0, beside = 0;
+        for (size_t h = 0; h < count; h++, mine.q += tile->group * pool->width) {
+            for (size_t t = 0; t < TOKENS; t++) places[t] = slots[own][t] * pool->heads + head + h;
+            for (size_t t = 0; block.next && t < TOKENS; t++) {
+                next[t] = slots[!own][token] * pool->heads + head + beside;
+                if (++beside == count) beside = 0, token++;
+            }
+            read_block(pool, places, from - at, to - at, &block, room);
+            meet_all(pool, &mine, lines, &block, at, states + h * lines * size);
         }
     }
 }
@@ -189,14 +213,16 @@ struct decodes {
     size_t stride;
     const int64_t *table, *lengths;
     size_t columns, page_size, window, group, parts;
+    /* Key/value heads of a share. */
+    size_t together;
     float scale, *out, *states, *room;
 };
 
 static void decode_share(const void *of, size_t task, size_t worker) {
     const struct decodes *job = of;
     const size_t parts = job->parts, kv_heads = job->pool.heads, group = job->group, heads = kv_heads * group;
-    const size_t width = job->pool.width, size = state_size(job->pool.filled);
-    const size_t b = task / (parts * kv_heads), part = task / kv_heads % parts, head = task % kv_heads;
+    const size_t width = job->pool.width, size = state_size(job->pool.filled), tasks = kv_heads / job->together;
+    const size_t b = task / (parts * tasks), part = task / tasks % parts, head = task % tasks * job->together;
     const struct row row = {job->table + b * job->columns, job->page_size};
     const size_t length = (size_t)job->lengths[b];
     const float *q = job->q + b * job->stride + head * group * width;
@@ -204,10 +230,11 @@ static void decode_share(const void *of, size_t task, size_t worker) {
     const size_t start = (first_seen(&tile, 0) / PART + part) * PART;
     const size_t end = start + PART < length ? start + PART : length;
     float *own = job->states + ((b * parts + part) * heads + head * group) * size;
+    float *room = job->room + worker * 2 * TOKENS * job->pool.filled;
     if (start < length)
-        attend_part(&job->pool, &row, head, &tile, start, end, own, job->room + worker * 2 * TOKENS * job->pool.filled);
+        attend_part(&job->pool, &row, head, job->together, &tile, start, end, own, room);
     else
-        for (size_t g = 0; g < group; g++) own[g * size + 1] = 0;
+        for (size_t g = 0; g < job->together * group; g++) own[g * size + 1] = 0;
 }
 
 /* Put the parts of a head of a row together. */
@@ -229,9 +256,11 @@ void sglk_attention_decode(int kind, const float *q, size_t stride, const void *
                            size_t kv_heads, size_t width, float scale, float *out, float *states, size_t parts,
                            float *room, int threads) {
     const struct pool pool = {kind, keys, values, key_scales, value_scales, kv_heads, width, fill(width)};
-    const struct decodes job = {pool,      q,      stride,           table, lengths, columns, page_size,
-                                window, heads / kv_heads, parts, scale,   out,     states, room};
-    run_shares(threads, rows * parts * kv_heads, decode_share, &job);
+    /* Heads apart where there is else too little to share. */
+    const size_t together = threads == 1 || rows * parts >= 2 * (size_t)threads ? kv_heads : 1;
+    const struct decodes job = {pool,   q,        stride, table, lengths, columns, page_size, window, heads / kv_heads,
+                                parts,  together, scale,  out,   states,  room};
+    run_shares(threads, rows * parts * kv_heads / together, decode_share, &job);
     /* A few are put together sooner than anybody comes. */
     run_shares(rows * parts >= 8 ? threads : 1, rows * heads, finish_share, &job);
 }
@@ -244,7 +273,7 @@ static void attend_tile(const struct pool *pool, const struct row *row, size_t h
     float *part = states + lines * size;
     for (size_t line = 0; line < lines; line++) states[line * size + 1] = 0;
     for (size_t start = first_seen(tile, 0) / PART * PART; start < end; start += PART) {
-        attend_part(pool, row, head, tile, start, start + PART < end ? start + PART : end, part, room);
+        attend_part(pool, row, head, 1, tile, start, start + PART < end ? start + PART : end, part, room);
         for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->filled);
     }
     for (size_t line = 0; line < lines; line++) {

@@ -29,7 +29,16 @@ struct block {
     float *keys;
     const float *values[TOKENS];
     float value_scales[TOKENS];
+    /* Places of what the next block has, which are asked for while this one is computed; absent where there is none. */
+    const size_t *next;
 };
+
+/* Into the second cache: the first one has no room for two blocks. */
+INLINE void ask(const void *pool, size_t at, size_t numbers, size_t size) {
+#pragma GCC unroll 4
+    for (size_t byte = 0; byte < numbers * size; byte += 64)
+        __builtin_prefetch((const char *)pool + at * size + byte, 0, 2);
+}
 
 INLINE size_t number_bytes(int kind) { return kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1; }
 
@@ -40,10 +49,6 @@ INLINE floats load_left(const void *from, size_t at, size_t left, int kind) {
     char numbers[4 * LANES] = {0};
     memcpy(numbers, (const char *)from + at * size, left * size);
     return load_kind(numbers, 0, kind);
-}
-
-INLINE size_t slot_of(const struct row *row, size_t token) {
-    return (size_t)row->pages[token / row->page_size] * row->page_size + token % row->page_size;
 }
 
 INLINE void transpose(floats x[LANES]) {
@@ -71,6 +76,11 @@ INLINE void transpose(floats x[LANES]) {
 INLINE void turn_keys(int kind, int whole, const struct pool *pool, const size_t *places, const struct block *block,
                       size_t t, size_t d) {
     floats x[LANES];
+    if (block->next) {
+        /* There are as many squares of eight numbers of eight tokens as there are pieces of 64 numbers. */
+        const size_t next = block->next[t + LANES * d / pool->width];
+        ask(pool->keys, next * pool->width + LANES * d % pool->width, LANES * LANES, number_bytes(kind));
+    }
 #pragma GCC unroll 8
     for (size_t lane = 0; lane < LANES; lane++) {
         if (whole) {
@@ -117,28 +127,19 @@ INLINE void read_kind(int kind, const struct pool *pool, const size_t *places, s
     read_values(kind, pool, places, block, room);
 }
 
-/* Ask for the values of this block, which are needed after its keys, and for the keys of the next one, in turns. Heads
- * of a token are side by side, so the processor sees no stream. */
-INLINE void fetch_ahead(const struct pool *pool, const struct row *row, size_t head, const size_t *places,
-                        size_t start) {
-    const size_t bytes = pool->width * number_bytes(pool->kind);
+/* Put down the slots of the tokens of a block that begins at position `start`, of a part that ends before `end`. */
+INLINE void find_slots(const struct row *row, size_t start, size_t end, size_t *slots) {
+    size_t page = start / row->page_size, slot = start % row->page_size;
     for (size_t t = 0; t < TOKENS; t++) {
-        const size_t next = slot_of(row, start + TOKENS + t) * pool->heads + head;
-        for (size_t line = 0; line < bytes; line += 64) {
-            __builtin_prefetch((const char *)pool->values + places[t] * bytes + line, 0, 2);
-            __builtin_prefetch((const char *)pool->keys + next * bytes + line, 0, 2);
-        }
+        slots[t] = start + t < end ? (size_t)row->pages[page] * row->page_size + slot : slots[0];
+        if (++slot == row->page_size) page++, slot = 0;
     }
 }
 
-/* Read tokens [from, to) of the block that begins at position `start`, of a part before `end`; `room` holds
- * 2 * TOKENS * D floats. */
-static void read_block(const struct pool *pool, const struct row *row, size_t head, size_t start, size_t from, size_t to,
-                       size_t end, struct block *block, float *room) {
-    size_t places[TOKENS];
-    for (size_t token = from; token < to; token++) places[token - start] = slot_of(row, token) * pool->heads + head;
-    if (from == start && start + 2 * TOKENS <= end) fetch_ahead(pool, row, head, places, start);
-    block->from = from - start, block->to = to - start, block->keys = room;
+/* Read tokens [from, to) of the block whose tokens are at `places`; `room` holds 2 * TOKENS * D floats. */
+static void read_block(const struct pool *pool, const size_t *places, size_t from, size_t to, struct block *block,
+                       float *room) {
+    block->from = from, block->to = to, block->keys = room;
     float *rest = room + TOKENS * pool->filled;
     switch (pool->kind) {
     case FP32: read_kind(FP32, pool, places, block, rest); break;
