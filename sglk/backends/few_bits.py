@@ -3,7 +3,7 @@
 Letters: O outputs, E inputs, G groups of neighbouring inputs that share a scale, S inputs of a group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,17 +50,41 @@ class FewBits:
         )
 
 
-def stacked(parts: Sequence[FewBits]) -> FewBits | None:
-    """Return the matrices one below the other, None where they are not of one kind."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    kinds = {(part.values.dtype, part.scales_OG.dtype, part.group_size) for part in parts}
-    if len(kinds) > 1:
-        return None
-    offsets = [part.offsets_OG for part in parts if part.offsets_OG is not None]
-    values, scales_OG = torch.cat([part.values for part in parts]), torch.cat([part.scales_OG for part in parts])
-    return FewBits(values, scales_OG, torch.cat(offsets) if offsets else None)
+def stacked(parts: Iterable[FewBits | None], outputs: int) -> FewBits | None:
+    """Return the matrices one below the other, `outputs` rows in all; None where one is missing or of another kind.
+
+    Each part is asked for when the one before it has been copied: little is held beside what is returned.
+    """
+    whole: FewBits | None = None
+    start = 0
+    for part in parts:
+        if part is None or len(part.values) == outputs:
+            return part
+        whole = whole or _like(part, outputs)
+        if _kind(part) != _kind(whole):
+            return None
+        place = whole.rows(slice(start, start + len(part.values)))
+        place.values.copy_(part.values)
+        place.scales_OG.copy_(part.scales_OG)
+        if place.offsets_OG is not None and part.offsets_OG is not None:
+            place.offsets_OG.copy_(part.offsets_OG)
+        start += len(part.values)
+    return whole
+
+
+def _kind(few: FewBits) -> tuple[torch.dtype, torch.dtype, int]:
+    return few.values.dtype, few.scales_OG.dtype, few.group_size
+
+
+def _like(few: FewBits, outputs: int) -> FewBits:
+    """Return room for `outputs` rows of the kind of `few`."""
+    values, scales_OG, offsets_OG = (
+        None if each is None else each.new_empty((outputs, each.shape[1]))
+        for each in (few.values, few.scales_OG, few.offsets_OG)
+    )
+    assert values is not None
+    assert scales_OG is not None
+    return FewBits(values, scales_OG, offsets_OG)
 
 
 def restored(few: FewBits) -> torch.Tensor:

@@ -76,10 +76,8 @@ class ProductWeight:
         packs = {each: each.pack_few_bits for each in packings if each is not None and each.pack_few_bits is not None}
         if not isinstance(source, FewBitsSource) or len(packs) < len(packings):
             return {}
-        parts = [read_few_bits(source, part) for part in self.parts]
-        found = [part for part in parts if part is not None]
-        few = stacked(found) if found and len(found) == len(parts) else None
-        del parts, found
+        outputs = sum(shape[0] for _, shape in self.parts)
+        few = stacked((read_few_bits(source, part) for part in self.parts), outputs)
         if few is None:
             return {}
         return {packing: self._execute(partial(pack, few)) for packing, pack in packs.items()}

@@ -24,7 +24,7 @@ OPS: dict[str, Op[..., torch.Tensor]] = {
 }
 """The op that runs each kind of scheme."""
 
-TOGETHER = 2**18
+TOGETHER = 2**16
 """Numbers that are rounded together, so that what it takes on the way is little, and in a core's cache."""
 
 QUANTISERS: dict[str, Callable[[torch.Tensor, LinearScheme], QuantisedMatrix]] = {

@@ -16,7 +16,7 @@ from sglk.backends.few_bits import FewBits, stacked
 from sglk.backends.quantised import pack_nibbles
 
 Raw = npt.NDArray[np.uint8]
-ROWS = 1024
+ROWS = 128
 """Rows that are read together, so that little memory is needed."""
 
 
@@ -25,7 +25,7 @@ def few_bits_of(raw: Raw, kind: GGMLQuantizationType) -> FewBits | None:
     read = _READERS.get(kind)
     if read is None or raw.ndim != 2:
         return None
-    whole = stacked([read(raw[start : start + ROWS]) for start in range(0, len(raw), ROWS)])
+    whole = stacked((read(raw[start : start + ROWS]) for start in range(0, len(raw), ROWS)), len(raw))
     assert whole is not None
     figures = [each for each in (whole.scales_OG, whole.offsets_OG) if each is not None]
     return whole if all(bool(each.isfinite().all()) for each in figures) else None

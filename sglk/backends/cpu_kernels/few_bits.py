@@ -36,7 +36,7 @@ def _of_parts(weight_OE: torch.Tensor, guess: Callable[[torch.Tensor], FewBits])
         if not torch.equal(restored(part), rows_RE):
             return None
         parts.append(part)
-    return stacked(parts)
+    return stacked(parts, len(weight_OE))
 
 
 def _in_eight_bits(weight_RGS: torch.Tensor) -> FewBits:
