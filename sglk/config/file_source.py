@@ -13,6 +13,9 @@ from omegaconf._utils import get_yaml_loader
 _HEADER_CHARACTERS = 512
 """How far into a file Hydra looks for `# @package`."""
 
+_ODD = frozenset("\t\ufeff")
+"""Characters that libyaml takes where PyYAML, which reads on other machines, refuses them."""
+
 _Meaning: Any = get_yaml_loader()
 """What OmegaConf makes of a YAML text: its own floats, and no key twice."""
 
@@ -39,7 +42,7 @@ class FileSource(FileConfigSource):
 
 def _mapping(text: str) -> Container | None:
     """Return the mapping that a text holds; None where OmegaConf is to say what is wrong with it."""
-    if not yaml.__with_libyaml__:
+    if not yaml.__with_libyaml__ or not _ODD.isdisjoint(text):
         return None
     loader = _libyaml()(text)
     try:

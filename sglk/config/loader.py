@@ -7,6 +7,7 @@ from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.utils import setup_globals
 from hydra.plugins.config_source import ConfigSource
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -24,6 +25,7 @@ class Loader(ConfigLoaderImpl):
     """
 
     def __init__(self, search: SearchPath, with_hydra: bool) -> None:
+        setup_globals()  # `${now:...}` and the like, which Hydra's command line brings
         path = _search_path(search, with_hydra)
         super().__init__(path)
         self.repository = SharedRepository(path)

@@ -30,7 +30,17 @@ def test_values_are_those_of_omegaconf(tmp_path: Path, text: str) -> None:
     assert [type(found[key]) for key in found] == [type(wanted[key]) for key in wanted]
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: [\n", "a: !!python/object/apply:os.getcwd []\n", "a: \x07\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\na: 2\n",
+        "a: [\n",
+        "a: !!python/object/apply:os.getcwd []\n",
+        "a: \x07\n",
+        "a:\t1 # one\n",
+        "a: 1\n\ufeff",
+    ],
+)
 def test_refusals_are_those_of_omegaconf_and_name_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(YAMLError) as refused:
