@@ -27,9 +27,13 @@ PROMPTS = {
 
 
 def rig(
-    folder: Path, offered: tuple[Op[..., Any], str] | None = None, deny: Denial | None = None, **settings: Any
+    folder: Path,
+    offered: tuple[Op[..., Any], str] | None = None,
+    deny: Denial | None = None,
+    threads: int = 1,
+    **settings: Any,
 ) -> Rig:
-    backend = CpuBackend(num_threads=1, deny=[deny] if deny else [])
+    backend = CpuBackend(num_threads=threads, deny=[deny] if deny else [])
     runtime = RuntimeConfig(**settings)
     if offered is not None:
         backend.ops.register(offered[0], offered[1], offered[0].reference)
@@ -84,6 +88,16 @@ def test_logits_are_those_of_calls_from_python(
     recorded = [rows for repeated, rows in steps if not repeated]
     assert len(recorded) == len(set(recorded)) >= 3
     assert sum(repeated for repeated, _ in steps) > 20
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantization": "w8a8", "kv_cache_dtype": "int8"}])
+def test_steps_recorded_on_several_threads_are_those_of_one(
+    tmp_path: Path, settings: dict[str, str], steps: list[tuple[bool, int]]
+) -> None:
+    folder = write_tiny_model(tmp_path)
+    expected = answers(rig(folder, **settings))
+    assert answers(rig(folder, threads=3, **settings)) == expected
+    assert sum(repeated for repeated, _ in steps) > 10
 
 
 def test_the_graph_used_longest_ago_makes_way(
