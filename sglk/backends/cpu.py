@@ -14,7 +14,7 @@ from sglk.backends.collectives import ProcessGroup, join_gloo
 from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.recording import record
 from sglk.backends.cpu_kernels.registration import PROVIDER as KERNELS
-from sglk.backends.cpu_kernels.registration import register_cpu_kernels
+from sglk.backends.cpu_kernels.registration import WORK, register_cpu_kernels
 from sglk.backends.cpu_ops import PROVIDER as TORCH
 from sglk.backends.cpu_ops import register_cpu_ops
 from sglk.backends.cpu_quantised import register_cpu_quantised_ops
@@ -92,7 +92,7 @@ class CpuBackend(DeviceBackend):
         register_cpu_quantised_ops(self.ops)
         self._calls: Calls | None = None
         if kernels != "none":
-            self._calls = register_cpu_kernels(self.ops, kernels)
+            self._calls = register_cpu_kernels(self.ops, kernels, self.num_threads)
         if self._calls is None:
             # Of torch's ops a recorded step is no faster.
             self.capabilities = replace(self.capabilities, graph_capture=False)
@@ -128,11 +128,20 @@ class CpuBackend(DeviceBackend):
         dst.copy_(src)
 
     def execute_runnable(self, runnable: Callable[[], T]) -> T:
-        """Run on the calling thread without autograd; the thread count is a setting of each calling thread."""
-        if torch.get_num_threads() != self.num_threads:
-            torch.set_num_threads(self.num_threads)
+        """Run on the calling thread without autograd; torch's thread count is a setting of each calling thread."""
+        threads = 1 if self._calls is not None and self._kernels_do_the_work() else self.num_threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         with torch.inference_mode():
             return runnable()
+
+    def _kernels_do_the_work(self) -> bool:
+        """Whether torch is left with what one thread does in no time.
+
+        Its other threads would stay awake for a while after each op that they share, on the processors that the
+        kernels' workers need.
+        """
+        return self.ops.providers(WORK) == {KERNELS}
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
         """Do the work of `runnable` and write its calls down.

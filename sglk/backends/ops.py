@@ -2,7 +2,7 @@
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -281,6 +281,10 @@ class OpRegistry:
         # One step of the interpreter copies the handles, to which the engine's thread may add at any time.
         choices = [bound.choice for bound in list(self._bound.values())]
         return sorted(choices, key=lambda choice: (choice.op, repr(choice.traits)))
+
+    def providers(self, names: Container[str]) -> set[str]:
+        """Return whose implementations were chosen for these ops, for any shape class."""
+        return {bound.choice.provider for bound in list(self._bound.values()) if bound.choice.op in names}
 
     def quarantines(self) -> list[Quarantine]:
         """Return what was switched off so far, in the order in which it was; may be called from any thread."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sglk.backends import reference
+from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.dtypes import compute_dtype, dtype_name, kv_cache_dtype, torch_dtype
 from sglk.backends.host_memory import host_memory
@@ -27,6 +28,18 @@ def test_work_runs_without_autograd_on_the_asked_number_of_threads() -> None:
     thread.start()
     thread.join()
     assert seen == [(1, True), (1, True)]
+
+
+def test_torch_keeps_one_thread_where_kernels_do_the_work() -> None:
+    def threads_of(backend: CpuBackend, **traits: Trait) -> int:
+        backend.ops.select(reference.attention_decode, dtype="fp32", kv_dtype="fp32", **traits)
+        return backend.execute_runnable(torch.get_num_threads)
+
+    kept = CpuBackend(num_threads=3)
+    assert kept.execute_runnable(torch.get_num_threads) == 3, "nobody works yet"
+    assert threads_of(kept, head_dim=64) == 1
+    assert threads_of(kept, head_dim=4096) == 3, "no kernel for heads so wide"
+    assert threads_of(CpuBackend(num_threads=3, kernels="none"), head_dim=64) == 3
 
 
 def test_copy_converts_and_free_gives_the_memory_back() -> None:

@@ -2,7 +2,6 @@
 
 import ctypes
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,21 +38,21 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def chosen(op: Op[..., Any], **traits: Trait) -> BoundOp[..., Any]:
-    bound = CpuBackend(num_threads=2).ops.select(op, **{"dtype": "fp32", **traits})
+def chosen(op: Op[..., Any], threads: int = 2, **traits: Trait) -> BoundOp[..., Any]:
+    bound = CpuBackend(num_threads=threads).ops.select(op, **{"dtype": "fp32", **traits})
     assert bound.choice.provider == PROVIDER, bound.choice.reason
     return bound
 
 
-def product(scheme: str, inputs: int, outputs: int) -> tuple[BoundOp[..., Any], Any, Any]:
+def product(scheme: str, inputs: int, outputs: int, threads: int = 2) -> tuple[BoundOp[..., Any], Any, Any]:
     """Return the op of a scheme, a weight of that scheme, and the weight as the op's kernel wants it."""
     traits: dict[str, Trait] = {"in_features": inputs, "out_features": outputs}
     plain = randn(outputs, inputs, seed=1)
     if scheme not in FLOATS:
-        bound = chosen(vars(quantised_linear)[f"linear_{scheme.partition(' ')[0]}"], **traits, group_size=32)
+        bound = chosen(vars(quantised_linear)[f"linear_{scheme.partition(' ')[0]}"], threads, **traits, group_size=32)
         weight: Any = quantised(scheme, plain)
     else:
-        bound = chosen(reference.linear, **traits)
+        bound = chosen(reference.linear, threads, **traits)
         # Numbers that fp16 has and bf16 has not, or the other way round.
         weight = {"fp32": plain, "fp16": plain.half().float(), "bf16": plain.bfloat16().float() * 2.0**100}[scheme]
     assert bound.packing is not None
@@ -97,14 +96,11 @@ def test_tokens_agree_with_the_reference(scheme: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_threads_change_no_bit(scheme: str) -> None:
-    bound, _, packed = product(scheme, 288, 1000)
+    products = [product(scheme, 288, 1000, threads) for threads in (1, 2, 4, 8)]
     for tokens in (1, 3, TOKENS, 300):
         x_TE = randn(tokens, 288)
-        with_threads = {
-            count: CpuBackend(num_threads=count).execute_runnable(partial(bound, x_TE, packed, None))
-            for count in (1, 2, 4, 8)
-        }
-        assert all(torch.equal(with_threads[1], each) for each in with_threads.values())
+        alone, *together = [bound(x_TE, packed, None) for bound, _, packed in products]
+        assert all(torch.equal(alone, each) for each in together)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -145,7 +141,7 @@ def test_narrower_registers_change_no_bit(scheme: str, narrow: ctypes.CDLL) -> N
     results = []
     for each in (kernels(), narrow):
         assert isinstance(each, ctypes.CDLL)
-        calls = Calls(each)
+        calls = Calls(each, 2)
         product, int8 = ProductKernel(calls), Int8Kernel(calls)
         packing = int8.packing if scheme == "w8a8" else EXACT if scheme in FLOATS else QUANTISED
         run = int8.linear if scheme == "w8a8" else product.linear if scheme in FLOATS else product.quantised

@@ -63,7 +63,7 @@ class AttentionKernel:
         arrays = self._arrays(rows)
         group = heads // k_pool_SKD.shape[1]
         together = max(1, TILE // group)
-        states = torch.get_num_threads() * 2 * together * group * (_filled(width) + 2)
+        states = self._calls.threads * 2 * together * group * (_filled(width) + 2)
         pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
         return self._attend("attention_prefill", q_THD, pools, lens, arrays, scale, scales, states, together)
 
@@ -91,7 +91,7 @@ class AttentionKernel:
         if q_THD.stride()[1:] != (width, 1):
             q_THD = q_THD.contiguous()
         keys, values = pools_SKD
-        threads = torch.get_num_threads()
+        threads = self._calls.threads
         out_THD = self._calls.empty(*q_THD.shape)
         room_N = self._calls.empty(states + threads * 2 * BLOCK * _filled(width))
         self._calls(

@@ -13,8 +13,10 @@ from sglk.backends.cpu_kernels.signatures import LETTERS, SIGNATURES
 class Calls:
     """The functions of the library, and the memory of what they return; used by one thread at a time."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
         self.library = library
+        self.threads = threads
+        """That compute a call, the calling one included."""
         self._functions: dict[str, Any] = {}
         for name, signature in SIGNATURES.items():
             function = getattr(library, f"sglk_{name}", None)

@@ -34,7 +34,7 @@ class ElementwiseKernels:
             heads,
             width,
             y_TE.data_ptr(),
-            torch.get_num_threads(),
+            self._calls.threads,
         )
         return y_TE
 
@@ -54,7 +54,7 @@ class ElementwiseKernels:
             x_TE.numel() // width,
             width,
             y_TE.data_ptr(),
-            torch.get_num_threads(),
+            self._calls.threads,
         )
         return y_TE, total_TE
 
@@ -76,7 +76,7 @@ class ElementwiseKernels:
             heads,
             width,
             y_TND.data_ptr(),
-            torch.get_num_threads(),
+            self._calls.threads,
         )
         return y_TND
 
@@ -87,7 +87,7 @@ class ElementwiseKernels:
         tokens, width = x_T2F.shape[0], x_T2F.shape[1] // 2
         y_TF = self._calls.empty(tokens, width)
         self._calls(
-            "silu_and_mul", x_T2F.data_ptr(), x_T2F.stride(0), tokens, width, y_TF.data_ptr(), torch.get_num_threads()
+            "silu_and_mul", x_T2F.data_ptr(), x_T2F.stride(0), tokens, width, y_TF.data_ptr(), self._calls.threads
         )
         return y_TF
 
@@ -96,7 +96,7 @@ class ElementwiseKernels:
         x_TE, gate_T1, y_TE = x_TE.contiguous(), gate_T1.contiguous(), y_TE.contiguous()
         sum_TE = self._calls.empty(*x_TE.shape)
         pointers = (x_TE.data_ptr(), gate_T1.data_ptr(), y_TE.data_ptr())
-        self._calls("add_gated", *pointers, *x_TE.shape, sum_TE.data_ptr(), torch.get_num_threads())
+        self._calls("add_gated", *pointers, *x_TE.shape, sum_TE.data_ptr(), self._calls.threads)
         return sum_TE
 
     def weighted_sum(self, x_RE: torch.Tensor, places_TC: IntArray, weights_TC: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ class ElementwiseKernels:
         y_TE = self._calls.empty(tokens, x_RE.shape[1])
         pointers = (x_RE.data_ptr(), places_TC.ctypes.data, weights_TC.data_ptr())
         sizes = (tokens, chosen, x_RE.shape[1])
-        self._calls("weighted_sum", *pointers, *sizes, y_TE.data_ptr(), torch.get_num_threads())
+        self._calls("weighted_sum", *pointers, *sizes, y_TE.data_ptr(), self._calls.threads)
         return y_TE
 
     def store_kv(

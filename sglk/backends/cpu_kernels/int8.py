@@ -115,8 +115,8 @@ class Int8Kernel:
             scales_TG.data_ptr(),
         )
         if pairs:
-            self._calls("int8_product", *taken, torch.get_num_threads())
+            self._calls("int8_product", *taken, self._calls.threads)
         else:
             starts_TG = self._calls.empty(*scales_TG.shape, dtype=torch.int32)
-            self._calls("int8_dots", *taken, starts_TG.data_ptr(), torch.get_num_threads())
+            self._calls("int8_dots", *taken, starts_TG.data_ptr(), self._calls.threads)
         return y_TO

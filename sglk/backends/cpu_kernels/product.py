@@ -71,7 +71,7 @@ class ProductKernel:
             None if bias_O is None else bias_O.data_ptr(),
             y_TO.data_ptr(),
             None if room_N is None else room_N.data_ptr(),
-            torch.get_num_threads(),
+            self._calls.threads,
         )
         return y_TO
 

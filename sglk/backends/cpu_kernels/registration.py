@@ -47,7 +47,15 @@ OPS: tuple[Op[..., Any], ...] = (
 )
 
 
-def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native") -> Calls | None:
+WORK = frozenset(
+    op.name
+    for op in OPS
+    if op.name.startswith(("linear", "attention")) or op in (moe_ops.run_experts, run_quantised_experts)
+)
+"""Names of the ops that take the time of a step."""
+
+
+def register_cpu_kernels(ops: OpRegistry, instructions: Instructions, threads: int) -> Calls | None:
     """Offer every kernel; return what calls them. Where they cannot be built each says why it is not used."""
     library = kernels(instructions)
     if isinstance(library, str):
@@ -55,7 +63,7 @@ def register_cpu_kernels(ops: OpRegistry, instructions: Instructions = "native")
         for op in OPS:
             ops.register(op, PROVIDER, op.reference, missing)
         return None
-    calls = Calls(library)
+    calls = Calls(library, threads)
     _register(ops, calls)
     return calls
 

@@ -22,7 +22,7 @@ class SamplingKernel:
         rows, vocabulary = logits_BV.shape
         best_B, ids_B = self._calls.empty(rows), self._calls.empty(rows, dtype=torch.int64)
         pointers = (best_B.data_ptr(), ids_B.data_ptr())
-        threads = torch.get_num_threads()
+        threads = self._calls.threads
         self._calls("greedy", logits_BV.data_ptr(), logits_BV.stride(0), rows, vocabulary, *pointers, threads)
         return best_B.to(dtype), ids_B
 
@@ -40,7 +40,7 @@ class SamplingKernel:
         if logits_BV.stride(1) != 1:
             logits_BV = logits_BV.contiguous()
         rows, vocabulary = logits_BV.shape
-        threads = min(torch.get_num_threads(), rows)
+        threads = min(self._calls.threads, rows)
         ids_B = self._calls.empty(rows, dtype=torch.int64)
         room_N = self._calls.empty(threads * 4 * (vocabulary + LANES))
         settings = [each.contiguous() for each in (temperature_B, top_k_B, top_p_B, min_p_B, uniform_B)]
