@@ -92,7 +92,7 @@ def test_logits_are_those_of_calls_from_python(
 
 @pytest.mark.parametrize("settings", [{}, {"quantization": "w8a8", "kv_cache_dtype": "int8"}])
 def test_steps_recorded_on_several_threads_are_those_of_one(
-    tmp_path: Path, settings: dict[str, str], steps: list[tuple[bool, int]]
+    tmp_path: Path, settings: dict[str, Any], steps: list[tuple[bool, int]]
 ) -> None:
     folder = write_tiny_model(tmp_path)
     expected = answers(rig(folder, **settings))
