@@ -53,7 +53,7 @@ class Way:
             tp_size=ranks,
             num_threads=runtime.num_threads,
             gathers=gathers,
-            features=Features.of(model.spec, dtype, of_kv, scheme, ranks, gathers=gathers),
+            features=Features.of(model.spec, dtype, of_kv, scheme, ranks, gathers=gathers, head=model.head(scheme)),
         )
 
     def takes(self, entry: Entry) -> bool:

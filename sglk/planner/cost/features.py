@@ -76,9 +76,10 @@ class Features:
         ranks: int,
         knots: tuple[int, ...] = KNOTS,
         gathers: bool = False,
+        head: LinearScheme | None = None,
     ) -> "Features":
         """Return the quantities of a model on one of `ranks`; stretches of tokens begin at `knots`."""
-        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers)
+        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers, head)
         return cls(ops, attention_op(spec, dtype, kv_dtype, ranks), windows_of(spec), knots)
 
     def quantities(self, shape: StepShape) -> Quantities:

@@ -80,7 +80,8 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
         return _calibrated(way, search.found)
     model = model_of(config)
     scheme, rates = model.scheme(config.runtime.quantization), _rates(config, search.passed_over)
-    prices = RooflinePrices.of(model.spec, way.dtype, way.kv_cache_dtype, scheme, way.tp_size, rates, way.gathers)
+    kinds = way.dtype, way.kv_cache_dtype, scheme
+    prices = RooflinePrices.of(model.spec, *kinds, way.tp_size, rates, way.gathers, model.head(scheme))
     return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over))
 
 

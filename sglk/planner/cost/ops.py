@@ -9,7 +9,7 @@ X experts, C experts of a token, L lines of logits.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sglk.backends import work
@@ -90,11 +90,18 @@ class _Maker:
 
 
 def step_ops(
-    spec: ModelSpec, dtype: str, kv_dtype: str, scheme: LinearScheme | None, ranks: int = 1, gathers: bool = False
+    spec: ModelSpec,
+    dtype: str,
+    kv_dtype: str,
+    scheme: LinearScheme | None,
+    ranks: int = 1,
+    gathers: bool = False,
+    head: LinearScheme | None = None,
 ) -> StepOps:
     """Return the ops of one of `ranks` that hold the model, whose linear layers are quantised by `scheme`.
 
-    `gathers` as in `exchanges_of`. Experts that gather run one by one, and count as the op that runs all.
+    The output head is by `head`; `gathers` as in `exchanges_of`. Experts that gather run one by one, and count as the
+    op that runs all.
     """
     maker = _Maker(part_of_spec(spec, ranks), dtype, kv_dtype, scheme, ranks if gathers else 1)
     trunk = Counter(_around_layers(maker)) + _calls(_attention_block(maker), spec.num_hidden_layers)
@@ -105,7 +112,7 @@ def step_ops(
     if sparse < spec.num_hidden_layers:
         trunk += _calls(_dense_block(maker), spec.num_hidden_layers - sparse)
     exchanges = Counter(exchanges_of(spec, dtype, ranks, gathers))
-    return StepOps(trunk, Counter(_head(maker)), Counter(_drawing(maker)), exchanges)
+    return StepOps(trunk, Counter(_head(replace(maker, scheme=head))), Counter(_drawing(maker)), exchanges)
 
 
 def _calls(lines: Iterable[OpLine], layers: int) -> Counter[OpLine]:
@@ -270,7 +277,7 @@ def _experts(maker: _Maker) -> OpLine:
 
 def _head(maker: _Maker) -> Iterator[OpLine]:
     spec = maker.spec
-    yield _linear(maker, spec.vocab_size, spec.hidden_size, plain=True)
+    yield _linear(maker, spec.vocab_size, spec.hidden_size)
     yield _line("sampling", "greedy", lambda lines: work.greedy(maker.tensor(lines, spec.vocab_size)))
 
 

@@ -43,9 +43,10 @@ class RooflinePrices:
         ranks: int,
         rates: Rates,
         gathers: bool = False,
+        head: LinearScheme | None = None,
     ) -> "RooflinePrices":
-        """Return the prices of a model on `ranks` chips of those rates; `gathers` as in `exchanges_of`."""
-        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers)
+        """Return the prices of a model on `ranks` chips of those rates; `gathers` and `head` as in `step_ops`."""
+        ops = step_ops(spec, dtype, kv_dtype, scheme, ranks, gathers, head)
         return cls(rates, ops, attention_op(spec, dtype, kv_dtype, ranks), windows_of(spec), ranks)
 
     def parts(self, shape: StepShape) -> Parts:
