@@ -1,5 +1,6 @@
 """What one engine step is made of, as far as its time depends on it."""
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,17 +65,12 @@ class StepShape:
 
 
 def _shared_pages(rows: "Sequence[BatchRow]") -> int:
-    """Return how many pages rows share with the last row before them that begins with the same one."""
-    firsts = [row.pages[0] for row in rows]
-    if len(set(firsts)) == len(firsts):
+    """Return how many pages of rows are those of a row before them, too."""
+    if len({row.pages[0] for row in rows}) == len(rows):
         return 0
-    last: dict[int, Sequence[int]] = {}
-    count = 0
-    for row, first in zip(rows, firsts, strict=True):
-        if first in last:
-            count += _common(last[first], row.pages)
-        last[first] = row.pages
-    return count
+    # In order, what a row shares with any before it is what it shares with the last.
+    ordered = sorted([list(row.pages) for row in rows])
+    return sum([_common(one, other) for one, other in itertools.pairwise(ordered)])
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
