@@ -10,7 +10,7 @@ import ctypes
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from sglk.backends.few_bits import FewBits
 from sglk.backends.ops import BoundOp
 from sglk.backends.quantise import quantise_int8
 from sglk.config.compose import compose
-from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.engine.runner import ModelRunner
@@ -36,6 +35,21 @@ SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
 """Outputs and inputs of the linear layers of a block of Qwen2.5-0.5B."""
 LAYERS = 4
 """More than any cache holds."""
+ATTENDING = {
+    "smollm2": (),
+    "Qwen2.5-0.5B, random weights": ("model=qwen0_5b", "runtime.load_format=dummy"),
+    "Qwen2.5-0.5B, random weights, KV in bf16": (
+        "model=qwen0_5b",
+        "runtime.load_format=dummy",
+        "runtime.kv_cache_dtype=bf16",
+    ),
+    "Qwen2.5-0.5B, random weights, KV in int8": (
+        "model=qwen0_5b",
+        "runtime.load_format=dummy",
+        "runtime.kv_cache_dtype=int8",
+    ),
+}
+"""Whose steps attention is held against, and what says so."""
 READ_BARS = {"fp32": 0.85, "fp16": 0.85, "int8": 0.65}
 PEAK_BAR = 0.75
 ATTENTION_BAR = 0.25
@@ -54,7 +68,8 @@ def measure(quick: bool) -> list[Row]:
     """Measure the three in turn."""
     rounds = 2 if quick else 15
     backend = CpuBackend()
-    return [*reading_rows(backend, rounds), *peak_rows(backend, rounds), *attention_rows(rounds)]
+    attending = [row for name, words in ATTENDING.items() for row in attention_rows(rounds, name, words)]
+    return [*reading_rows(backend, rounds), *peak_rows(backend, rounds), *attending]
 
 
 def reading_rows(backend: CpuBackend, rounds: int) -> Iterator[Row]:
@@ -90,18 +105,24 @@ def peak_rows(backend: CpuBackend, rounds: int) -> Iterator[Row]:
         yield Row(f"product with 32 tokens, {kind}", rate, "GF/s", f"{PEAK_BAR:.0%} of peak, at least", PEAK_BAR * peak)
 
 
-def attention_rows(rounds: int) -> Iterator[Row]:
-    """Yield what part of a step of smollm2 attention is; the past is what memory happens to hold."""
-    model = compose("serve", ["model=smollm2", "profiles=none"]).config.model
+def attention_rows(rounds: int, name: str, words: Sequence[str]) -> Iterator[Row]:
+    """Yield what part of a step of a model attention is; the past is what memory happens to hold."""
     # A recorded step is one call, of which nobody sees the parts.
-    runtime = RuntimeConfig(context_length=CONTEXT, max_running_requests=ROWS, disable_cuda_graph=True)
+    fixed = f"context_length={CONTEXT}", f"max_running_requests={ROWS}", "disable_cuda_graph=true"
+    config = compose("serve", [*words, "profiles=none", *(f"runtime.{word}" for word in fixed)]).config
     backend = CpuBackend()
-    runner = ModelRunner(load_model(model, runtime, backend).model, backend, runtime)
+    loaded = load_model(config.model, config.runtime, backend)
+    runner = ModelRunner(loaded.model, backend, config.runtime)
     pages = CONTEXT // PAGE
     runner.allocate_kv(ROWS * pages, PAGE)
     assert runner.pool is not None
     for pool in (*runner.pool.keys, *runner.pool.values):
-        pool.normal_()
+        pool.normal_() if pool.is_floating_point() else pool.random_(-127, 128)
+    for scales in runner.pool.scales:
+        for each in () if scales is None else (scales.keys_SK, scales.values_SK):
+            each.fill_(0.01)
+    held = sum(pool.nbytes for pool in (*runner.pool.keys, *runner.pool.values))
+    weights = loaded.model.weights_bytes
     sampling = SamplingParams(temperature=0.0)
     rows = [
         BatchRow(str(row), [7], CONTEXT - 1, range(row * pages, (row + 1) * pages), sampling, 0, 1, samples=True)
@@ -115,8 +136,10 @@ def attention_rows(rounds: int) -> Iterator[Row]:
             runner.run(Batch(rows, 0))
         shares.append((spent["attention_decode"] / (_now() - start), spent["attention_decode"]))
     share, seconds = min(shares)
-    yield Row(f"attention, {ROWS} rows of {CONTEXT}", seconds * 1000, "ms")
-    yield Row("its part of the step", share, "", "bar, at most", ATTENTION_BAR)
+    yield Row(f"attention, {ROWS} rows of {CONTEXT}, {name}", seconds * 1000, "ms")
+    yield Row(f"attention reads, {name}", held / seconds / 1e9, "GB/s")
+    yield Row(f"its part of the step, {name}", share, "", "bar, at most", ATTENTION_BAR)
+    yield Row(f"keys and values in what a step reads, {name}", held / (held + weights), "")
 
 
 def _read(read: ReadLoop, parts: list[torch.Tensor]) -> None:

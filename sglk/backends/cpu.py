@@ -129,11 +129,13 @@ class CpuBackend(DeviceBackend):
 
     def execute_runnable(self, runnable: Callable[[], T]) -> T:
         """Run on the calling thread without autograd; torch's thread count is a setting of each calling thread."""
-        threads = 1 if self._calls is not None and self._kernels_do_the_work() else self.num_threads
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        with torch.inference_mode():
-            return runnable()
+        before, threads = torch.get_num_threads(), 1 if self._kernels_do_the_work() else self.num_threads
+        torch.set_num_threads(threads)
+        try:
+            with torch.inference_mode():
+                return runnable()
+        finally:
+            torch.set_num_threads(before)
 
     def _kernels_do_the_work(self) -> bool:
         """Whether torch is left with what one thread does in no time.
@@ -141,7 +143,7 @@ class CpuBackend(DeviceBackend):
         Its other threads would stay awake for a while after each op that they share, on the processors that the
         kernels' workers need.
         """
-        return self.ops.providers(WORK) == {KERNELS}
+        return self._calls is not None and self.ops.providers(WORK) == {KERNELS}
 
     def capture_graph(self, runnable: Callable[[], T]) -> DeviceGraph[T]:
         """Do the work of `runnable` and write its calls down.

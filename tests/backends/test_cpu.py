@@ -37,7 +37,9 @@ def test_torch_keeps_one_thread_where_kernels_do_the_work() -> None:
 
     kept = CpuBackend(num_threads=3)
     assert kept.execute_runnable(torch.get_num_threads) == 3, "nobody works yet"
+    before = torch.get_num_threads()
     assert threads_of(kept, head_dim=64) == 1
+    assert torch.get_num_threads() == before
     assert threads_of(kept, head_dim=4096) == 3, "no kernel for heads so wide"
     assert threads_of(CpuBackend(num_threads=3, kernels="none"), head_dim=64) == 3
 
