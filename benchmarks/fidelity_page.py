@@ -19,8 +19,8 @@ Predictions within 1 % of each other are ties as well. Ranks and regret are give
 Kendall's tau-b, which counts a tie of one side alone as a miss in part, and over those that runs tell apart.
 
 Where requests come more slowly than they are served, throughput is the pace at which they come, whatever the setting.
-It is neither ranked nor counted there. The settings of a cell were chosen for what they make the engine do, before
-anything was predicted; `benchmarks/fidelity_cells.py` has them.
+It is neither ranked nor counted there. The settings of a cell were chosen for what they make the engine do; pairs that
+an earlier layout had measured, and predicted, as near ties were taken out. `benchmarks/fidelity_cells.py` has them.
 """
 
 
