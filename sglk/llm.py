@@ -69,7 +69,8 @@ class LLM:
     `model` and `chip` are what `sglk serve` takes, `runtime` are runtime parameters by keyword (such as
     `max_running_requests=8`), `overrides` any other `key=value` words. A tuned profile is used as `sglk serve` would.
     All methods may be called from any thread. The engine stops with `close`, at the end of a `with` block, or when
-    nothing refers to the LLM any more. Raises ConfigError, ModelLoadError, BackendError or CapacityError.
+    nothing refers to the LLM any more. A process for one is started by `spawn`: in a child of `fork` torch waits for
+    threads that only its parent has. Raises ConfigError, ModelLoadError, BackendError or CapacityError.
     """
 
     def __init__(

@@ -232,7 +232,7 @@ def _sharegpt(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -
         if not left:
             return
     raise ConfigError(
-        f"workload.file={workload.file!r} has {workload.num_requests - left} questions with answers, fewer than "
+        f"workload.file={workload.file!r} has fewer questions with answers ({workload.num_requests - left}) than "
         f"workload.num_requests={workload.num_requests}; lower it, or raise workload.turns"
     )
 

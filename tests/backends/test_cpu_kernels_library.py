@@ -54,6 +54,23 @@ def test_what_the_compiler_says_is_the_reason(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "cache" / "sglk").iterdir()) == []
 
 
+@built
+@pytest.mark.usefixtures("_fresh")
+def test_what_a_killed_build_left_goes_and_a_running_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying = copying_compiler(tmp_path)
+    kernels.cache_clear()
+    monkeypatch.setenv("CC", str(copying))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    left, running = (tmp_path / "cache" / "sglk" / name for name in (".build-left", ".build-running"))
+    for folder in (left, running):
+        folder.mkdir(parents=True)
+    tmp_path.joinpath("cache", "sglk").chmod(0o700)
+    os.utime(left, (0, 0))
+    assert isinstance(kernels(), ctypes.CDLL)
+    assert running.exists()
+    assert not left.exists()
+
+
 def copying_compiler(tmp_path: Path) -> Path:
     """Return a compiler that is done at once: it gives the library that is there already, and counts its runs."""
     there = kernels()

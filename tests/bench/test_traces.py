@@ -136,7 +136,7 @@ HEADER = AZURE.partition("\n")[0]
         ("sharegpt", "{}", "holds no list"),
         ("sharegpt", "[{}]", "entry 1 has no list `conversations`"),
         ("sharegpt", "no", "is not JSON"),
-        ("sharegpt", sharegpt([("human", "hello"), ("gpt", "")]), "has 0 questions with answers, fewer than"),
+        ("sharegpt", sharegpt([("human", "hello"), ("gpt", "")]), "has fewer questions with answers (0) than"),
     ],
 )
 def test_a_bad_file_is_named_in_one_line(tmp_path: Path, kind: str, text: str, message: str) -> None:

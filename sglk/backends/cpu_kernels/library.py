@@ -9,7 +9,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -40,6 +42,7 @@ COMPILE_TIMEOUT_S = 300.0
 ROOM_BYTES = 4 * 2**20
 """What must be free where the library is built, which takes a part of it."""
 _SOURCES = Path(__file__).parent
+_BUILDING = ".build-"
 
 
 @cache
@@ -88,7 +91,7 @@ def build(
     """
     if shutil.disk_usage(path.parent).free < ROOM_BYTES:
         raise OSError(errno.ENOSPC, "no space left")
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=path.parent) as folder:
         made = Path(folder) / path.name
         if sources is None:
             generated = Path(folder) / "adapters.c"
@@ -127,6 +130,11 @@ def _prepare(folder: Path) -> None:
         raise PermissionError(0, "others may write there")
     if not os.access(folder, os.W_OK) and not any(folder.glob("kernels-*.so")):
         raise PermissionError(0, "read-only")
+    for left in folder.glob(f"{_BUILDING}*"):
+        # Of a process that was killed while it built; another one may be removing it too.
+        with suppress(FileNotFoundError):
+            if left.stat().st_mtime < time.time() - 2 * COMPILE_TIMEOUT_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _digest(compiler: str, instructions: Instructions) -> str:

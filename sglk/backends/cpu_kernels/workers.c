@@ -20,6 +20,8 @@
 /* How often an idle worker looks for a job: at once, then letting others run between two looks, then it sleeps. */
 #define LOOKS 2000
 #define PATIENT_LOOKS 1000
+/* Where the system gave no thread it is asked again after so many jobs: seconds. */
+#define PATIENT_JOBS 100000
 #define OWN_LINE __attribute__((aligned(128)))
 
 /* `turn` counts the jobs of a place, so that who comes late sees that his job is over: turn << 32 | first << 16 | past
@@ -49,8 +51,8 @@ OWN_LINE static _Atomic uint64_t posted;
 OWN_LINE static atomic_size_t wanted;
 static atomic_size_t workers, sleeping;
 static size_t called;
-/* Whether the system gave no thread. */
-static bool refused;
+/* From how many jobs on the system is asked for threads. */
+static uint64_t again_at;
 static size_t processors;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t call = PTHREAD_COND_INITIALIZER;
@@ -160,11 +162,14 @@ static void call_workers(size_t helpers) {
     size_t all = atomic_fetch_add(&wanted, helpers) + helpers;
     const size_t most = helpers > processors - 1 ? helpers : processors - 1;
     if (all > most) all = most;
-    atomic_fetch_add(&posted, 1);
+    const uint64_t jobs = atomic_fetch_add(&posted, 1) + 1;
     size_t awake = atomic_load(&workers) - atomic_load(&sleeping);
     if (awake >= all || !lock_soon()) return;
     for (awake += called; awake < all && called < atomic_load(&sleeping); awake++, called++) pthread_cond_signal(&call);
-    for (; atomic_load(&workers) < all && !refused; atomic_fetch_add(&workers, !refused)) refused = !start();
+    while (atomic_load(&workers) < all && jobs >= again_at) {
+        if (start()) atomic_fetch_add(&workers, 1);
+        else again_at = jobs + PATIENT_JOBS;
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -208,7 +213,7 @@ static void begin_again(void) {
     atomic_store(&workers, 0);
     atomic_store(&sleeping, 0);
     atomic_store(&wanted, 0);
-    called = 0, refused = false;
+    called = 0, again_at = 0;
     pthread_mutex_init(&lock, NULL);
     pthread_cond_init(&call, NULL);
 }
