@@ -85,7 +85,7 @@ static float weigh(float *scores, size_t from, size_t to, float *state) {
 
 /* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. Of each value
  * of the next block as many numbers, of `asked` bytes, are asked for; 0 = none are. */
-INLINE void add_values(const struct pool *pool, size_t asked, size_t count, size_t vectors, float *const *states,
+INLINE void add_values(int kind, const struct pool *pool, size_t asked, size_t count, size_t vectors, float *const *states,
                        const float *shrinks, float scores[][TOKENS], const struct block *block, size_t d) {
     floats sums[LINES][VECTORS];
 #pragma GCC unroll 8
@@ -96,7 +96,7 @@ INLINE void add_values(const struct pool *pool, size_t asked, size_t count, size
         if (asked) ask(pool->values, block->next[t] * pool->width + d, vectors * LANES, asked);
         floats value[VECTORS];
 #pragma GCC unroll 4
-        for (size_t v = 0; v < vectors; v++) value[v] = load(block->values[t] + d + v * LANES);
+        for (size_t v = 0; v < vectors; v++) value[v] = load_kind(block->values[t], d + v * LANES, kind);
 #pragma GCC unroll 8
         for (size_t i = 0; i < count; i++) {
             const floats weight = splat(scores[i][t]);
@@ -108,6 +108,15 @@ INLINE void add_values(const struct pool *pool, size_t asked, size_t count, size
     for (size_t i = 0; i < count; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < vectors; v++) store(states[i] + 2 + d + v * LANES, sums[i][v]);
+}
+
+/* As above for all numbers of the values. */
+INLINE void add_all(int kind, const struct pool *pool, size_t asked, size_t count, float *const *states,
+                    const float *shrinks, float scores[][TOKENS], const struct block *block) {
+    size_t d = 0;
+    for (; d + VECTORS * LANES <= pool->filled; d += VECTORS * LANES)
+        add_values(kind, pool, asked, count, VECTORS, states, shrinks, scores, block, d);
+    for (; d < pool->filled; d += LANES) add_values(kind, pool, 0, count, 1, states, shrinks, scores, block, d);
 }
 
 /* `count` lines of a tile, from line `first` on, meet the block that begins at position `start`. */
@@ -130,10 +139,11 @@ INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile,
             for (size_t t = block->from; t < block->to; t++) scores[i][t] *= block->value_scales[t];
     }
     const size_t asked = first == 0 && block->next ? number_bytes(pool->kind) : 0;
-    size_t d = 0;
-    for (; d + VECTORS * LANES <= pool->filled; d += VECTORS * LANES)
-        add_values(pool, asked, count, VECTORS, own, shrinks, scores, block, d);
-    for (; d < pool->filled; d += LANES) add_values(pool, 0, count, 1, own, shrinks, scores, block, d);
+    switch (block->kind) {
+    case FP16: add_all(FP16, pool, asked, count, own, shrinks, scores, block); break;
+    case BF16: add_all(BF16, pool, asked, count, own, shrinks, scores, block); break;
+    default: add_all(FP32, pool, asked, count, own, shrinks, scores, block);
+    }
 }
 
 /* All lines of a tile meet a block. */

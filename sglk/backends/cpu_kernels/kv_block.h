@@ -22,12 +22,14 @@ struct row {
     size_t page_size;
 };
 
-/* Tokens [from, to) of one block in fp32: keys [D, TOKENS], zeros where there is no token; values a row each, filled
+/* Tokens [from, to) of one block: keys [D, TOKENS] in fp32, zeros where there is no token; values a row each, filled
  * up. */
 struct block {
     size_t from, to;
     float *keys;
-    const float *values[TOKENS];
+    /* Of `kind`: fp32, or what costs no more than a load to widen. */
+    int kind;
+    const void *values[TOKENS];
     float value_scales[TOKENS];
     /* Places of what the next block has, which are asked for while this one is computed; absent where there is none. */
     const size_t *next;
@@ -108,10 +110,12 @@ INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, s
 }
 
 INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
+    const int kept = (kind == FP32 || kind == FP16 || kind == BF16) && pool->width == pool->filled;
+    block->kind = kept ? kind : FP32;
     for (size_t t = block->from; t < block->to; t++) {
         const size_t at = places[t] * pool->width;
-        if (kind == FP32 && pool->width == pool->filled) {
-            block->values[t] = (const float *)pool->values + at;
+        if (kept) {
+            block->values[t] = (const char *)pool->values + at * number_bytes(kind);
             continue;
         }
         float *to = room + t * pool->filled;
