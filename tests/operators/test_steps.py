@@ -131,13 +131,9 @@ def test_a_model_without_files_is_known_by_its_numbers() -> None:
     config = compose("ops", ["model=qwen32b", "runtime.quantization=w8a8"]).config
     found = model_ops(config, CpuBackend(), "here")
     products = [each for each in found.ops if each.case.op == "linear_w8a8" and each.decode_calls]
-    assert {each.decode_calls for each in products} == {64}
-    assert {(each.case.shape["in_features"], each.case.shape["out_features"]) for each in products} == {
-        (5120, 7168),
-        (5120, 5120),
-        (5120, 55296),
-        (27648, 5120),
-    }
+    shapes = {(each.case.shape["in_features"], each.case.shape["out_features"]): each.decode_calls for each in products}
+    # The last one is the output head, rounded like the layers here.
+    assert shapes == {(5120, 7168): 64, (5120, 5120): 64, (5120, 55296): 64, (27648, 5120): 64, (5120, 152064): 1}
 
 
 def test_more_context_than_the_model_has_is_refused(tmp_path: Path) -> None:
