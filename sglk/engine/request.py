@@ -91,10 +91,9 @@ class Request:
 
     def append(self, token: int) -> None:
         """Take a generated token and see whether it ends the request."""
-        self.tokens.append(token)
-        if token in self.stop_ids or len(self.tokens) >= self.most_tokens:
-            self.end(token)
-
-    def end(self, token: int) -> None:
-        """End with the last token taken: one that stops, or the last that there is room for."""
-        self.finish = Finish("stop", matched=token) if token in self.stop_ids else Finish("length")
+        tokens = self.tokens
+        tokens.append(token)
+        if token in self.stop_ids:
+            self.finish = Finish("stop", matched=token)
+        elif len(tokens) >= self.most_tokens:
+            self.finish = Finish("length")

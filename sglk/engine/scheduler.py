@@ -159,12 +159,9 @@ class Scheduler:
             request = decoding.get(row.request_id)
             if request is None:
                 continue
-            # A plain token first: it is what nearly all rows come to, and what `append` does, without the call.
+            # A plain token first: it is what nearly all rows come to.
             if isinstance(result, int):
-                tokens = request.tokens
-                tokens.append(result)
-                if result in request.stop_ids or len(tokens) >= request.most_tokens:
-                    request.end(result)
+                request.append(result)
                 request.computed += 1
                 # The row of the next step is this one, moved on, since making one takes far longer.
                 row.input_ids = (result,)
