@@ -81,12 +81,18 @@ def test_workers_without_work_sleep_and_come_again(pool: ctypes.CDLL) -> None:
     for _ in range(20):
         with all_workers_busy(pool):
             pass
-        while any(state_of(task) != "S" for task in TASKS.iterdir() if int(task.name) != threading.get_native_id()):
+        while any(
+            state_of(task) not in ("S", None) for task in TASKS.iterdir() if int(task.name) != threading.get_native_id()
+        ):
             time.sleep(0.001)
 
 
-def state_of(task: Path) -> str:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+def state_of(task: Path) -> str | None:
+    """Return its letter, None for one that has ended meanwhile."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

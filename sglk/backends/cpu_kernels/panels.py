@@ -3,14 +3,20 @@
 Letters: O outputs, E inputs, G groups of inputs that share a scale, N panels, P = 16 outputs of a panel, X experts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
+from sglk.backends.cpu_kernels import large_pages
 from sglk.backends.cpu_kernels.few_bits import ROWS, in_few_bits
 from sglk.backends.few_bits import FewBits, restored
 from sglk.backends.ops import Packing
 from sglk.backends.quantised import QuantisedMatrix
+
+Zeros: TypeAlias = Callable[..., torch.Tensor]
+"""Takes a shape and `dtype`, returns zeros."""
 
 PANEL = 16
 FOUR = 4
@@ -66,7 +72,7 @@ def pack_exactly(weight_OE: torch.Tensor) -> PanelMatrix:
     if narrow is torch.float32 and (found := in_few_bits(weight_OE)) is not None:
         return pack_few_bits(found)
     shape = (weight_OE.shape[0], weight_OE.shape[1])
-    return PanelMatrix(in_panels(weight_OE, narrow), shape, dtype=weight_OE.dtype)
+    return PanelMatrix(in_panels(weight_OE, narrow, zeros=large_pages.zeros), shape, dtype=weight_OE.dtype)
 
 
 def unpack_exactly(packed: PanelMatrix) -> torch.Tensor:
@@ -83,7 +89,8 @@ def pack_few_bits(found: FewBits) -> PanelMatrix:
     """Lay numbers of 8 or 4 bits out."""
     lay = in_fours if found.values.dtype is torch.uint8 else in_panels
     offsets_NGP = None if found.offsets_OG is None else lay(found.offsets_OG)
-    return PanelMatrix(lay(found.values), found.shape, lay(found.scales_OG), offsets_NGP, group_size=found.group_size)
+    values = lay(found.values, zeros=large_pages.zeros)
+    return PanelMatrix(values, found.shape, lay(found.scales_OG), offsets_NGP, group_size=found.group_size)
 
 
 def pack_experts(weight_XOE: torch.Tensor) -> PanelMatrix:
@@ -135,27 +142,29 @@ EXPERTS = Packing(pack_experts, unpack_experts, positions=(1, 2))
 QUANTISED = Packing(pack_quantised, unpack_quantised)
 
 
-def in_panels(matrix_OE: torch.Tensor, dtype: torch.dtype | None = None, matrices: int = 1) -> torch.Tensor:
+def in_panels(
+    matrix_OE: torch.Tensor, dtype: torch.dtype | None = None, matrices: int = 1, zeros: Zeros = torch.zeros
+) -> torch.Tensor:
     """Return [N, E, P] of [O, E] in `dtype` (None = as it is), filled up with zeros: nothing but the result is held.
 
-    Each of so many `matrices`, which lie one below the other, is filled up on its own.
+    Each of so many `matrices`, which lie one below the other, is filled up on its own. `zeros` gives the memory.
     """
     outputs, columns = len(matrix_OE) // matrices, matrix_OE.shape[1]
     matrix_XOE = matrix_OE.view(matrices, outputs, columns)
     whole, rest = divmod(outputs, PANEL)
-    panels = matrix_OE.new_zeros((matrices, _filled(outputs) // PANEL, columns, PANEL), dtype=dtype)
+    panels = zeros((matrices, _filled(outputs) // PANEL, columns, PANEL), dtype=dtype or matrix_OE.dtype)
     panels[:, :whole] = matrix_XOE[:, : whole * PANEL].view(matrices, whole, PANEL, columns).transpose(2, 3)
     if rest:
         panels[:, whole, :, :rest] = matrix_XOE[:, whole * PANEL :].transpose(1, 2)
     return panels.flatten(0, 1)
 
 
-def in_fours(matrix_OE: torch.Tensor, matrices: int = 1) -> torch.Tensor:
+def in_fours(matrix_OE: torch.Tensor, matrices: int = 1, zeros: Zeros = torch.zeros) -> torch.Tensor:
     """Return [N / 4, E, 4, P]: all that four panels have of an input side by side. As in `in_panels`."""
     outputs, columns = len(matrix_OE) // matrices, matrix_OE.shape[1]
     matrix_XOE = matrix_OE.view(matrices, outputs, columns)
     whole, rest = divmod(outputs, ALIGNED)
-    laid_out = matrix_OE.new_zeros((matrices, _filled(outputs) // ALIGNED, columns, FOUR, PANEL))
+    laid_out = zeros((matrices, _filled(outputs) // ALIGNED, columns, FOUR, PANEL), dtype=matrix_OE.dtype)
     panels = laid_out.transpose(2, 3)
     panels[:, :whole] = matrix_XOE[:, : whole * ALIGNED].view(matrices, whole, FOUR, PANEL, columns).transpose(3, 4)
     for panel, first in enumerate(range(outputs - rest, outputs, PANEL)):

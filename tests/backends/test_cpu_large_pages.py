@@ -1,0 +1,40 @@
+"""Memory of weights: zeros of their own, given back when nobody holds them."""
+
+import gc
+import mmap
+
+import pytest
+import torch
+
+from sglk.backends.cpu_kernels import large_pages
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+def test_each_tensor_has_zeros_of_its_own(dtype: torch.dtype) -> None:
+    shapes = [(700, 1000), (3, 400_001), (5,), (1, 2**21 + 1)]
+    tensors = [large_pages.zeros(shape, dtype) for shape in shapes]
+    assert [(tuple(each.shape), each.dtype) for each in tensors] == [(shape, dtype) for shape in shapes]
+    for number, tensor in enumerate(tensors, start=1):
+        assert not tensor.any()
+        assert tensor.is_contiguous()
+        tensor.fill_(number)
+    assert all(bool((tensor == number).all()) for number, tensor in enumerate(tensors, start=1))
+
+
+def test_what_is_larger_than_a_chunk_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_pages, "CHUNK_BYTES", 2**20)
+    large, small = large_pages.zeros((5, 2**20), torch.int8), large_pages.zeros((2**19,), torch.int8)
+    large.fill_(1)
+    assert not small.any()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has none")
+def test_the_last_tensor_gives_the_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_pages, "_chunk", None)
+    tensor = large_pages.zeros((2**20,), torch.int8)
+    chunk = large_pages._chunk
+    assert chunk is not None
+    assert chunk() is not None
+    del tensor
+    gc.collect()
+    assert chunk() is None
