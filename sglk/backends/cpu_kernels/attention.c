@@ -85,8 +85,9 @@ static float weigh(float *scores, size_t from, size_t to, float *state) {
 
 /* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. Of each value
  * of the next block as many numbers, of `asked` bytes, are asked for; 0 = none are. */
-INLINE void add_values(int kind, const struct pool *pool, size_t asked, size_t count, size_t vectors, float *const *states,
-                       const float *shrinks, float scores[][TOKENS], const struct block *block, size_t d) {
+INLINE void add_values(int kind, const struct pool *pool, size_t asked, size_t count, size_t vectors,
+                       float *const *states, const float *shrinks, float scores[][TOKENS], const struct block *block,
+                       size_t d) {
     floats sums[LINES][VECTORS];
 #pragma GCC unroll 8
     for (size_t i = 0; i < count; i++)
