@@ -18,7 +18,7 @@ from sglk.config.home import expanded
 from sglk.config.schema import RouterConfig, RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import EngineStats, Grammar
-from sglk.errors import ConfigError, RequestError
+from sglk.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Fleet:
         launch: LaunchReplica,
         closing: threading.Event | None = None,
     ) -> None:
-        """Launch every replica; raises SglkError when one cannot start, or speaks other tokens than the first.
+        """Launch every replica; raises SglkError when one cannot start.
 
         `closing` is set when all ends: a `launch` that takes minutes may look at it.
         """
@@ -53,7 +53,6 @@ class Fleet:
             for config in configs:
                 engines[config.name] = engine = launch(config)
                 undo.callback(engine.shutdown, 0.0)
-                _check_tokens(config, engine, engines[configs[0].name])
             undo.pop_all()
         self.router = Router(
             _groups(configs, engines, settings),
@@ -220,15 +219,3 @@ def _groups(
         )
         for name, group in members.items()
     ]
-
-
-def _check_tokens(config: ReplicaConfig, engine: ReplicaEngine, first: ReplicaEngine) -> None:
-    """Refuse a replica to which the token ids of a prompt mean something else; engines elsewhere get its text."""
-    if not isinstance(engine, Engine) or not isinstance(first, Engine):
-        return
-    sample = "The quick brown fox, 1234 jumps!\n"
-    if engine.vocab_size != first.vocab_size or engine.tokenizer.encode(sample) != first.tokenizer.encode(sample):
-        raise ConfigError(
-            f"replica {config.name} has another tokenizer than the first one; requests can go to either only where the"
-            " models of all device groups share one"
-        )

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
@@ -90,12 +91,26 @@ class Engine(RunnerFacts):
     @classmethod
     def from_config(cls, config: ServeConfig, name: str = "") -> "Engine":
         """Load backend and model of `config` and build an engine for its first device; call `start` next."""
-        prepare_environment(config.backend)
+        return cls.builders([config])[0](name)
+
+    @classmethod
+    def builders(cls, configs: Sequence[ServeConfig]) -> list[Callable[[str], "Engine"]]:
+        """Return what loads and builds the engine of each of `configs`, given its name.
+
+        Raises any SglkError for what can be refused before the first weight is read.
+        """
+        for config in configs:
+            prepare_environment(config.backend)
         # By name: what only talks to an engine, or brings its own runner, must not need torch.
         loading = import_module("sglk.engine.loading")
-        runner, tokenizer = loading.load_runner(config)
+        prepared = zip(configs, loading.prepare(configs), strict=True)
+        return [partial(cls._build_for, config.runtime, each.load) for config, each in prepared]
+
+    @classmethod
+    def _build_for(cls, runtime: RuntimeConfig, load: Callable[[], tuple[Runner, Tokenizer]], name: str) -> "Engine":
+        runner, tokenizer = load()
         try:
-            return cls(runner, tokenizer, config.runtime, name=name)
+            return cls(runner, tokenizer, runtime, name=name)
         except BaseException:
             runner.close()
             raise

@@ -17,7 +17,7 @@ from sglk.backends.rows import IntArray
 from sglk.cache.kv import KVLayout, KVPool
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult
-from sglk.engine.capacity import DeviceRoom, KVNeed, kv_capacity_tokens
+from sglk.engine.capacity import DeviceRoom, KVNeed, fitting_tokens, kv_capacity_tokens
 from sglk.engine.decode_graphs import DecodeGraphs
 from sglk.engine.fault import Fault, failure_of
 from sglk.engine.op_report import FaultCounts, OpReport
@@ -52,7 +52,6 @@ class ModelRunner:
         self.vocab_size = spec.vocab_size
         self.context_length = spec.max_position_embeddings
         self.eos_token_ids = spec.eos_token_ids
-        self.weights_bytes = model.weights_bytes
         self.dtype = dtype_name(model.dtype)
         kv_dtype = kv_cache_dtype(runtime.kv_cache_dtype, model.dtype, backend.capabilities)
         self.kv_cache_dtype = dtype_name(kv_dtype)
@@ -71,6 +70,11 @@ class ModelRunner:
         self._attention: PagedAttention | None = None
 
     @property
+    def weights_bytes(self) -> int:
+        """Device memory of the weights, which may come after the runner is made."""
+        return self.model.weights_bytes
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device."""
         info = self.backend.device_info()
@@ -80,16 +84,23 @@ class ModelRunner:
 
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return the KV tokens that fit the memory budget of `runtime`; the present pool counts as free."""
+        return kv_capacity_tokens(*self._need_and_room(runtime, self.weights_bytes), runtime)
+
+    def fitting_kv_bytes(self, runtime: RuntimeConfig, weights: int, taken: int) -> int:
+        """Return what a pool will hold beside so many bytes of weights, once `taken` more of the device are in use."""
+        return fitting_tokens(*self._need_and_room(runtime, weights, taken), runtime) * self._layout.bytes_per_token
+
+    def _need_and_room(self, runtime: RuntimeConfig, weights: int, taken: int = 0) -> tuple[KVNeed, DeviceRoom]:
         memory = self.backend.memory_info()
         held = self.pool.num_bytes if self.pool else 0
         host_memory = self.backend.capabilities.host_memory
         # Main memory is one for all ranks, and each takes the same.
         sharers = self.model.ranks.size if host_memory else 1
         splittable = not host_memory and self.backend.capabilities.collectives is not None
-        room = DeviceRoom(memory.total // sharers, memory.free // sharers + held, host_memory, splittable)
+        free = max(0, memory.free - taken) // sharers + held
+        room = DeviceRoom(memory.total // sharers, free, host_memory, splittable)
         context_length = runtime.context_length or self.context_length
-        need = KVNeed(self.weights_bytes, self._layout.bytes_per_token, context_length)
-        return kv_capacity_tokens(need, room, runtime)
+        return KVNeed(weights, self._layout.bytes_per_token, context_length), room
 
     def allocate_kv(self, num_pages: int, page_size: int) -> None:
         """Replace the KV pool by an empty one; the old one is freed first."""

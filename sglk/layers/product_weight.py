@@ -1,5 +1,6 @@
 """A full-precision matrix that one op or several multiply by, or look rows up in, each as it lays it out."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from sglk.backends.few_bits import stacked
 from sglk.backends.ops import BoundOp, Packing
 from sglk.backends.quantised import full_precision
 from sglk.layers.weights import (
+    BitsSource,
     FewBitsSource,
     LayerContext,
     Part,
@@ -62,6 +64,14 @@ class ProductWeight:
         if self._forms:
             return sum(int(form.nbytes) for form in self._forms.values())
         return Weight(self.parts).num_bytes(dtype)
+
+    def least_bytes(self, source: BitsSource, dtype: torch.dtype) -> int:
+        """Return the least that the matrix may take once it is loaded from `source`."""
+        packings = {op.packing for op in self._ops}
+        bits = {source.kept_bits(name) for name, _ in self.parts}
+        if dtype is not torch.float32 or None in packings or len(bits) > 1 or (least := bits.pop()) is None:
+            return self.num_bytes(dtype)
+        return int(sum(math.prod(shape) for _, shape in self.parts) * least / 8) * len(packings)
 
     def load(self, source: TensorSource, backend: DeviceBackend, dtype: torch.dtype) -> None:
         """Fill the matrix, converting to `dtype`, and lay it out."""

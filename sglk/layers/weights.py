@@ -37,6 +37,14 @@ class FewBitsSource(Protocol):
         """Return what the tensor is stored as; None where that is something else."""
 
 
+@runtime_checkable
+class BitsSource(Protocol):
+    """A source that knows what its matrices may be kept in without losing a bit."""
+
+    def kept_bits(self, name: str) -> float | None:
+        """Return the fewest bits that a number of the matrix may take in memory; None = not known."""
+
+
 class DeclaredWeight(Protocol):
     """A weight of any kind, as the model that declares it sees it."""
 

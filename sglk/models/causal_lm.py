@@ -13,7 +13,8 @@ from sglk.backends.base import DeviceBackend
 from sglk.backends.host_memory import return_freed_memory
 from sglk.backends.quantised import full_precision
 from sglk.errors import ModelLoadError
-from sglk.layers.weights import LayerContext, Shape
+from sglk.layers.product_weight import ProductWeight
+from sglk.layers.weights import BitsSource, LayerContext, Shape
 from sglk.models.experts import ExpertNames
 from sglk.models.spec import ModelSpec
 from sglk.models.split import PartWeights, RankPart, gathers
@@ -63,8 +64,17 @@ class CausalLM(ABC):
 
     @property
     def weights_bytes(self) -> int:
-        """Device memory of the weights, in bytes; known before they are loaded."""
+        """Device memory of the weights, in bytes; before they are loaded, what they take in the compute dtype."""
         return sum(weight.num_bytes(self.dtype) for weight in self.context.weights)
+
+    def least_bytes(self, source: WeightSource | None) -> int:
+        """Return the least that the weights may take once they are loaded from `source`: some stay in few bits."""
+        if not isinstance(source, BitsSource):
+            return self.weights_bytes
+        return sum(
+            each.least_bytes(source, self.dtype) if isinstance(each, ProductWeight) else each.num_bytes(self.dtype)
+            for each in self.context.weights
+        )
 
     def weight_shapes(self) -> dict[str, Shape]:
         """Return the tensors that a checkpoint must have, by Hugging Face name."""

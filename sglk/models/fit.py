@@ -13,6 +13,7 @@ from sglk.config.schema import RuntimeConfig
 from sglk.errors import CapacityError
 from sglk.models.causal_lm import CausalLM
 from sglk.models.part import part_of_spec, split_sizes
+from sglk.models.weights import WeightSource
 from sglk.parallel.ranks import RankGroup
 
 _GIB = 2**30
@@ -29,36 +30,42 @@ class Change:
     quantization: Quantization
 
 
-def check_fit(model: CausalLM, name: str, where: str, runtime: RuntimeConfig) -> None:
+def check_fit(
+    model: CausalLM, source: WeightSource | None, name: str, where: str, runtime: RuntimeConfig, taken: int = 0
+) -> None:
     """Raise CapacityError where the weights of `model` (called `name`) leave no page of KV tokens on its device.
 
-    The message names the settings of which each, by itself, makes them fit.
+    They are to be read from `source`, in whose bits the device may keep them; None = they are made. `taken` bytes are
+    others'. The message names the settings of which each, by itself, makes them fit.
     """
     backend, ranks = model.context.backend, model.ranks.size
-    memory, need = backend.memory_info(), model.weights_bytes
+    memory, need = backend.memory_info(), model.least_bytes(source)
+    free, total = memory.free - taken, memory.total - taken
+    beside = f" beside {_size(taken)} of other device groups" if taken else ""
     # Main memory is one for all ranks; what the others have taken of it by now is no longer free.
     shared = backend.capabilities.host_memory
     page = 0 if shared else _page_bytes(model, runtime)
     parts = f" in {ranks} parts" if ranks > 1 else ""
-    weights = f"the weights of model {name!r} take {_size(need * ranks)}{parts} in {_precision(model)}"
-    if need > memory.free or (shared and need * ranks > memory.total):
-        problem = f"{weights}, {where} has {_size(memory.free)} free of {_size(memory.total)}"
-    elif need + page > memory.total:
-        problem = f"{weights}, which leaves {where} no page of {runtime.page_size} KV tokens ({_size(page)})"
+    precision = _precision(model) if need == model.weights_bytes else "the bits of its files"
+    weights = f"the weights of model {name!r} take {_size(need * ranks)}{parts} in {precision}"
+    if need > free or (shared and need * ranks > total):
+        problem = f"{weights}, {where} has {_size(max(free, 0))} free of {_size(memory.total)}{beside}"
+    elif need + page > total:
+        problem = f"{weights}, which leaves {where} no page of {runtime.page_size} KV tokens ({_size(page)}){beside}"
     else:
         return
     planned = memory.total if runtime.device_memory_gib is None else int(runtime.device_memory_gib * _GIB)
     # Beside weights that only just fit there would be no room for requests.
-    room = memory.free if shared else min(memory.free, int(runtime.mem_fraction_static * planned))
-    raise CapacityError(f"{problem}; use {', '.join(_ways_out(model, room))}")
+    room = max(0, free if shared else min(free, int(runtime.mem_fraction_static * planned)))
+    raise CapacityError(f"{problem}; use {', '.join(_ways_out(model, source, room))}")
 
 
-def _ways_out(model: CausalLM, room: int) -> Iterator[str]:
+def _ways_out(model: CausalLM, source: WeightSource | None, room: int) -> Iterator[str]:
     """Yield what makes the weights of one rank fit into `room` bytes."""
     yield "a smaller model"
-    alone = _fewest_ranks(model, Change("", model.dtype, model.spec.quantization), room)
+    alone = _fewest_ranks(model, source, Change("", model.dtype, model.spec.quantization), room)
     for change in _changes(model):
-        fewest = _fewest_ranks(model, change, room)
+        fewest = _fewest_ranks(model, source, change, room)
         if fewest == model.ranks.size:
             yield change.setting
         elif fewest is not None and (alone is None or fewest < alone):
@@ -79,18 +86,18 @@ def _changes(model: CausalLM) -> Iterator[Change]:
             yield Change(f"runtime.quantization={kind}", model.dtype, on_load(ON_LOAD[kind], size, experts=experts))
 
 
-def _fewest_ranks(model: CausalLM, change: Change, room: int) -> int | None:
+def _fewest_ranks(model: CausalLM, source: WeightSource | None, change: Change, room: int) -> int | None:
     """Return over how many devices the weights must be split for each part to fit; None = over none that is allowed."""
     ranks = model.ranks.size
     splits = split_sizes(model.spec).allowed() if _can_be_split(model.context.backend.capabilities) else [1]
-    return next((ranks * more for more in splits if _part_bytes(model, change, more) <= room), None)
+    return next((ranks * more for more in splits if _part_bytes(model, source, change, more) <= room), None)
 
 
-def _part_bytes(model: CausalLM, change: Change, more: int) -> int:
+def _part_bytes(model: CausalLM, source: WeightSource | None, change: Change, more: int) -> int:
     """Return the weights of each of `more` parts of what `model` is."""
     spec = replace(part_of_spec(model.spec, more), quantization=change.quantization)
     ranks = RankGroup(0, model.ranks.size * more, deterministic=model.ranks.deterministic)
-    return type(model)(spec, model.context.backend, change.dtype, ranks).weights_bytes
+    return type(model)(spec, model.context.backend, change.dtype, ranks).least_bytes(source)
 
 
 def _can_be_split(capabilities: Capabilities) -> bool:

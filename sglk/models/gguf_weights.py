@@ -11,7 +11,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from sglk.backends.few_bits import FewBits
-from sglk.backends.kept_kinds import KEPT_BITS
+from sglk.backends.kept_kinds import FLOAT_BITS, KEPT_BITS
 from sglk.errors import ModelLoadError
 from sglk.models.experts import ExpertNames
 from sglk.models.gguf_few_bits import few_bits_of
@@ -93,6 +93,14 @@ class GgufWeights:
         if few is None or heads is None:
             return few
         return few.rows(_half_rotation_order(torch.arange(few.shape[0]), heads))
+
+    def kept_bits(self, name: str) -> float | None:
+        """Return the fewest bits that a number of a matrix may take in memory; see `BitsSource`."""
+        stored_name, expert = self._stored.get(name, ("", None))
+        tensor = self._file.tensors.get(stored_name)
+        if tensor is None:
+            return None
+        return FLOAT_BITS.get(tensor.type.name, None if expert is not None else KEPT_BITS.get(tensor.type.name))
 
     def _rotated_heads(self, name: str) -> int | None:
         """Return the heads of a projection whose rows are in llama.cpp's order, None for other tensors."""

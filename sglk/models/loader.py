@@ -35,6 +35,61 @@ class LoadedModel:
     tokenizer: Tokenizer
 
 
+class OpenModel:
+    """A model on its device whose weights are still to be read."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        runtime: RuntimeConfig,
+        backend: DeviceBackend,
+        where: str | None = None,
+        ranks: Ranks = ALONE,
+        *,
+        taken: int = 0,
+    ) -> None:
+        """Read what the files of `model` say and build its class in `runtime.dtype` on `backend`'s device.
+
+        `where` names the device in messages, `taken` are bytes of its memory that others will hold before the weights
+        come; of a model that `ranks` hold together this is the part of one. Raises as `load_model` does, but for what
+        is wrong with the tensors themselves.
+        """
+        where = where or f"backend {backend.name!r}"
+        self._runtime = runtime
+        dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
+        # A device that computes nothing needs no values, only what the files or the configuration say of the shapes.
+        description = describe_model(model, "dummy" if backend.simulated else runtime.load_format)
+        scheme = choose_scheme(runtime.quantization, description.quantization, f"model {model.name!r}")
+        if scheme is not None:
+            check_scheme(scheme.kind, backend, where)
+        self._kind = scheme.kind if scheme else "full precision"
+        self._source = open_weights(description)
+        quantization = quantization_of(self._source, scheme, description.spec, backend.capabilities)
+        self.spec = replace(description.spec, quantization=quantization)
+        self.tokenizer = description.tokenizer
+        self._part = RankPart(self.spec, ranks, model.name)
+        self.model = model_class(self.spec.architecture)(self._part.spec, backend, dtype, ranks)
+        check_fit(self.model, self._source, model.name, where, runtime, taken)
+
+    @property
+    def least_bytes(self) -> int:
+        """The least device memory that the weights may take once they are loaded."""
+        return self.model.least_bytes(self._source)
+
+    def load(self) -> LoadedModel:
+        """Read the weights; raises ModelLoadError where a tensor is missing, damaged or of another shape."""
+        model, source = self.model, self._source
+        if model.context.backend.simulated:
+            source = ShapesOnly(model.context.weights)
+            model.load_weights(source)
+        else:
+            shapes = model.weight_shapes()
+            source = source or DummyWeights(self._part.whole_shapes(shapes), self._runtime.random_seed)
+            model.load_weights(source, self._part)
+        logger.info("%s: linear layers in %s, %d bytes of weights", source, self._kind, model.weights_bytes)
+        return LoadedModel(model, self.spec, self.tokenizer)
+
+
 def load_model(
     model: ModelConfig,
     runtime: RuntimeConfig,
@@ -49,29 +104,7 @@ def load_model(
     device has no such dtype or quantisation, the checkpoint another one, or the model cannot be split over the ranks,
     CapacityError where the device's memory is too small.
     """
-    where = where or f"backend {backend.name!r}"
-    dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
-    # A device that computes nothing needs no values, only what the files or the configuration say of the shapes.
-    description = describe_model(model, "dummy" if backend.simulated else runtime.load_format)
-    scheme = choose_scheme(runtime.quantization, description.quantization, f"model {model.name!r}")
-    if scheme is not None:
-        check_scheme(scheme.kind, backend, where)
-    source = open_weights(description)
-    spec = replace(
-        description.spec, quantization=quantization_of(source, scheme, description.spec, backend.capabilities)
-    )
-    part = RankPart(spec, ranks, model.name)
-    network = model_class(spec.architecture)(part.spec, backend, dtype, ranks)
-    check_fit(network, model.name, where, runtime)
-    if backend.simulated:
-        source = ShapesOnly(network.context.weights)
-        network.load_weights(source)
-    else:
-        source = source or DummyWeights(part.whole_shapes(network.weight_shapes()), runtime.random_seed)
-        network.load_weights(source, part)
-    kind = scheme.kind if scheme else "full precision"
-    logger.info("%s: linear layers in %s, %d bytes of weights", source, kind, network.weights_bytes)
-    return LoadedModel(network, spec, description.tokenizer)
+    return OpenModel(model, runtime, backend, where, ranks).load()
 
 
 def open_weights(description: ModelDescription) -> WeightSource | None:

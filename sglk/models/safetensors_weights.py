@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from sglk.backends.kept_kinds import FLOAT_BITS
 from sglk.errors import ModelLoadError
 from sglk.models.fields import read_json
 
@@ -51,6 +52,11 @@ class SafetensorsWeights:
             raise ModelLoadError(f"{self}: tensor {name!r} is missing")
         tensor: torch.Tensor = file.get_tensor(name)
         return tensor
+
+    def kept_bits(self, name: str) -> float | None:
+        """Return the fewest bits that a number of a matrix may take in memory; see `BitsSource`."""
+        file = self._file_of.get(name)
+        return None if file is None else FLOAT_BITS.get(file.get_slice(name).get_dtype())
 
 
 def _read_index(folder: Path) -> dict[str, str]:

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sglk.backends.kept_kinds import KEPT_BITS
+from sglk.backends.kept_kinds import FLOAT_BITS, KEPT_BITS
 
-_FLOATS = dict.fromkeys(("F16", "BF16", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"), 16.0)
-"""Whose numbers are 16-bit floats, and stay what they are, in experts too."""
 _FP32 = 32.0
 ROWS = 64
 """Outputs of a matrix that the processor's kernels lay out are filled up to a multiple of it."""
@@ -22,11 +20,11 @@ class StoredKinds:
 
     def matrix(self, names: tuple[str, ...], outputs: int, inputs: int) -> int:
         """Return the bytes of one product, for which the named matrices are stacked."""
-        return _panels(outputs, inputs, self._bits(names, {**_FLOATS, **KEPT_BITS}))
+        return _panels(outputs, inputs, self._bits(names, {**FLOAT_BITS, **KEPT_BITS}))
 
     def expert(self, names: tuple[str, ...], outputs: int, inputs: int) -> int:
         """Return the bytes of the same product of one expert."""
-        return _panels(outputs, inputs, self._bits(names, _FLOATS))
+        return _panels(outputs, inputs, self._bits(names, FLOAT_BITS))
 
     def _bits(self, names: tuple[str, ...], kept: Mapping[str, float]) -> float:
         """Return the bits of a number: what is stacked of several kinds is in fp32."""

@@ -3,7 +3,7 @@
 import gc
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def load_deployment(
     if config.server.chat_template is not None:
         # Weights may take minutes; a file of the user's is worth a look before.
         check_chat_template(config.server.chat_template)
-    fleet = Fleet(replicas or alone(config), config.router, launch or launch_replica)
+    replicas = replicas or alone(config)
+    fleet = Fleet(replicas, config.router, launch or prepared_launch(replicas))
     try:
         tokenizer = fleet.first.tokenizer
         template = load_chat_template(tokenizer, config.server.chat_template)
@@ -95,11 +96,22 @@ def load_deployment(
         raise
 
 
-def launch_replica(replica: ReplicaConfig) -> Engine:
-    """Load and start the engine of a replica, and see it generate; raises SglkError."""
+def prepared_launch(replicas: Sequence[ReplicaConfig]) -> LaunchReplica:
+    """Return what launches the engine of a replica; what can be refused of any of them is before a weight is read."""
+    prepared = Engine.builders([replica.config for replica in replicas])
+    builders = dict(zip((replica.name for replica in replicas), prepared, strict=True))
+
+    def launch(replica: ReplicaConfig) -> Engine:
+        return launch_replica(replica, builders.pop(replica.name, None))
+
+    return launch
+
+
+def launch_replica(replica: ReplicaConfig, build: Callable[[str], Engine] | None = None) -> Engine:
+    """Load and start the engine of a replica, and see it generate; raises SglkError. `build` makes a prepared one."""
     if replica.note is not None:
         logger.info("%s: %s", replica.name, replica.note)
-    engine = Engine.from_config(replica.config, replica.name)
+    engine = build(replica.name) if build else Engine.from_config(replica.config, replica.name)
     try:
         engine.start()
         warm_up(engine)

@@ -79,7 +79,7 @@ def test_nothing_is_read_before_the_refusal(tmp_path: Path, monkeypatch: pytest.
 def test_a_device_that_does_not_exist_is_refused_with_those_that_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], device: str, there_is: str
 ) -> None:
-    monkeypatch.setattr("sglk.engine.loading.load_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("sglk.engine.loading.OpenModel", lambda *_: pytest.fail("the model was read"))
     config = compose("serve", [f"model={write_tiny_model(tmp_path)}", "profiles=none", *words]).config
     with pytest.raises(BackendError, match=f"device '{device}' of group 'group0' does not exist; {there_is}, so name"):
         load_runner(config)

@@ -7,6 +7,7 @@ import pytest
 
 from sglk.backends.base import Capabilities, MemoryInfo
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels.library import kernels
 from sglk.backends.sim import SimBackend
 from sglk.config.schema import ChipConfig, ModelConfig, RuntimeConfig
 from sglk.errors import CapacityError
@@ -14,7 +15,10 @@ from sglk.models.dummy_weights import DummyWeights
 from sglk.models.loader import load_model
 from sglk.parallel.ranks import RankGroup
 from sglk.testing.tiny import write_tiny_model
+from sglk.testing.tiny_gguf import write_tiny_gguf
 from tests.models.test_loader import load
+
+needs_kernels = pytest.mark.skipif(isinstance(kernels(), str), reason="there is no C compiler")
 
 GIB = 2**30
 LARGE: dict[str, Any] = {
@@ -39,12 +43,16 @@ class Small(CpuBackend):
         collectives="gloo",
     )
 
-    def __init__(self, free: int) -> None:
-        super().__init__(num_threads=1)
+    def __init__(self, free: int, **options: Any) -> None:
+        super().__init__(num_threads=1, **options)
         self._free = free
 
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(total=24 * GIB, free=self._free)
+
+
+def without_kernels(free: int) -> Small:
+    return Small(free, kernels="none")
 
 
 @pytest.fixture
@@ -111,3 +119,20 @@ def test_weights_that_just_fit_are_loaded(tmp_path: Path) -> None:
     assert load_model(model, runtime, Small(need)).model.weights_bytes == need
     with pytest.raises(CapacityError, match=r"take 0\.\d MiB in fp32, .* a smaller model, runtime\.dtype=bf16, "):
         load_model(model, runtime, Small(need - 1))
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])
+def test_a_file_whose_bits_fit_is_loaded_where_its_numbers_in_fp32_would_not(tmp_path: Path, kind: str) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", quantization=kind, **sizes)
+    model = ModelConfig(name="tiny", path=str(file))
+    in_fp32 = load_model(model, RuntimeConfig(), without_kernels(20 * GIB)).model.weights_bytes
+    kept = load_model(model, RuntimeConfig(), Small(20 * GIB)).model.weights_bytes
+
+    assert kept < 0.7 * in_fp32
+    assert load_model(model, RuntimeConfig(), Small(kept)).model.weights_bytes == kept
+    with pytest.raises(CapacityError, match=r"take \d\.\d MiB in the bits of its files, device 0 has \d\.\d MiB free"):
+        load_model(model, RuntimeConfig(), Small(kept - 1), "device 0")
+    with pytest.raises(CapacityError, match=r"take \d\.\d MiB in fp32, device 0 has "):
+        load_model(model, RuntimeConfig(), without_kernels(kept), "device 0")

@@ -15,10 +15,7 @@ from sglk.testing.tiny import write_tiny_model
 def test_a_wrong_chat_template_is_told_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, complaint: str
 ) -> None:
-    def from_config(*_: object) -> Engine:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr(Engine, "from_config", from_config)
+    monkeypatch.setattr(Engine, "builders", lambda _: pytest.fail("the model was looked at"))
     template = tmp_path / "mine.jinja"
     if text is not None:
         template.write_text(text)
