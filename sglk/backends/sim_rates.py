@@ -73,13 +73,24 @@ class Rates:
         return max(work.bytes / self.bytes_per_s, work.flops / rate)
 
 
+def multiplies_in_fp8(chip: ChipConfig) -> bool:
+    """Return whether products of scheme `fp8` round the activations of a token too, in place of widening weights."""
+    return "fp8" in chip.peak_tflops if chip.fp8_activations is None else chip.fp8_activations
+
+
 def rates_of(chip: ChipConfig, efficiency: Efficiency) -> Rates:
     """Return the rates of `chip`, whose file lacks no figure: see `imagined`."""
     assert chip.bandwidth_gb_s is not None
     assert chip.interconnect_gb_s is not None
     return Rates(
         bytes_per_s=chip.bandwidth_gb_s * 1e9 * efficiency.bandwidth,
-        flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in chip.peak_tflops.items()},
+        flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in _used_tflops(chip).items()},
         link_bytes_per_s=chip.interconnect_gb_s * 1e9 * LINK_EFFICIENCY,
         launch_s=efficiency.launch_us * 1e-6,
     )
+
+
+def _used_tflops(chip: ChipConfig) -> Mapping[str, float]:
+    """Return the peak rates by the dtype that an op asks for: weights in fp8 may be multiplied in another."""
+    wider = chip.peak_tflops.get(chip.dtypes[0]) if chip.dtypes else None
+    return chip.peak_tflops if wider is None or multiplies_in_fp8(chip) else {**chip.peak_tflops, "fp8": wider}

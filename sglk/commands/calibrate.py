@@ -66,7 +66,7 @@ def _kept_so_far(measured: Measured, config: CalibrateConfig) -> str:
     """Keep the steps, unless an older calibration tells more; return what is said of it should serving fail."""
     path = _path(measured, config)
     older = [
-        each for each in _existing(path, config.chip.name, measured.machine).entries if each.key == measured.entry.key
+        each for each in _existing(path, config.chip.name, measured.machine).entries if measured.entry.replaces(each)
     ]
     if older and older[0].serving is not None:
         return "the older calibration stays"

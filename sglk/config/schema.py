@@ -45,6 +45,9 @@ class ChipConfig:
     """Chips of the machine that it is usually built into; null = not known, and counted as 1."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
     """Peak dense (not sparse) rate per dtype name, 10^12 operations/s."""
+    fp8_activations: Optional[bool] = None
+    """Whether its backend's products of scheme fp8 round the activations too, and so multiply in fp8; null = it does
+    where the chip has a rate in fp8."""
     dtypes: list[str] = field(default_factory=list)
     """Compute dtypes the chip runs at full rate; the first is what `runtime.dtype=auto` means."""
     kv_cache_dtypes: list[str] = field(default_factory=list)

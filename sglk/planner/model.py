@@ -8,6 +8,7 @@ from typing import Any
 
 from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
 from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization, on_load
+from sglk.backends.sim_rates import multiplies_in_fp8
 from sglk.config.groups import SIMULATED
 from sglk.config.quantization import NAMES
 from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig
@@ -111,8 +112,7 @@ def model_of(config: ServeConfig) -> PlannedModel:
         rows=ROWS if packed else 1,
         int8_group_size=CPU_INT8_GROUP if here else -1,
         exact_ranks=here if exact is None else exact,
-        # Of cards with a rate in fp8 those before Hopper multiply in 16 bits, which no file of a chip tells.
-        fp8_activations=not here and "fp8" in config.chip.peak_tflops,
+        fp8_activations=not here and multiplies_in_fp8(config.chip),
         summed=config.backend.name == SIMULATED,
     )
 

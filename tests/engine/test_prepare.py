@@ -50,7 +50,10 @@ def second(**fields: Any) -> str:
         ("groups='cpu:0;cuda:0'", r"cuda: not available"),
         ("groups='cpu:0;kunlun:0'", r"kunlun: not available"),
         (second(runtime="{mem_fraction_static: 1.0e-6}"), r"^device group 'b': runtime.mem_fraction_static=1e-06 of "),
-        (second(runtime="{max_total_tokens: 2000000000}"), r"^device group 'b': runtime.max_total_tokens=2000000000 needs"),
+        (
+            second(runtime="{max_total_tokens: 2000000000}"),
+            r"^device group 'b': runtime.max_total_tokens=2000000000 needs",
+        ),
         (second(model="OTHER"), r"device group 'b' has another tokenizer than that of 'a'; requests can go to either"),
         (second(model="ABSENT"), r"absent"),
         (second(model="qwen32b", runtime="{load_format: dummy}"), r"122.1 GiB in fp32, .* group 'b' has \d.*; use a s"),

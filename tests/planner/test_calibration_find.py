@@ -225,3 +225,27 @@ def test_a_file_with_figures_that_cannot_be_is_refused(changes: dict[str, Any], 
     path = write(entry(**changes))
     with pytest.raises(ConfigError, match=complaint):
         read(path)
+
+
+def test_ranks_that_sum_and_ranks_that_gather_have_entries_of_their_own() -> None:
+    gathering, summing = ("runtime.tp_size=3",), ("runtime.tp_size=3", "runtime.enable_deterministic_inference=false")
+    older = entry(tp_size=3)
+    write(older)
+    assert cost_model(planned(*gathering)).basis.notes == (
+        "it was made where ranks sum or gather, which it does not say, and here they gather",
+    )
+    both = Calibration("cpu", this_machine("any", 2), [older]).with_entry(entry(tp_size=3, gathers=True))
+    assert [each.gathers for each in both.entries] == [True]
+    both = both.with_entry(entry(tp_size=3, gathers=False)).with_entry(entry(tp_size=3, gathers=True, created="now"))
+    assert [(each.gathers, each.created == "now") for each in both.entries] == [(False, False), (True, True)]
+    write(*both.entries)
+    for words, gathers in ((gathering, True), (summing, False)):
+        found = find_calibration("cpu", Way.of(planned(*words))).found
+        assert found is not None
+        assert (found.entry.gathers, found.notes) == (gathers, ())
+    write(entry(tp_size=3, gathers=True))
+    assert cost_model(planned(*summing)).basis.notes == ("it was made where ranks gather, and here they sum",)
+    write(entry())
+    assert cost_model(planned(*summing)).basis.notes == (
+        "it was made with runtime.tp_size=1, not 3, so what ranks bring together costs nothing",
+    )

@@ -1,5 +1,6 @@
 """What ranks bring together is priced as the layers do it: as often, as many bytes, summed or laid side by side."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from sglk.engine.rank_runner import RankRunner
 from sglk.planner.calibration.batches import Pool
 from sglk.planner.calibration.entries import Way
 from sglk.planner.cost.model import cost_model
+from sglk.planner.cost.ops import Part
 from sglk.planner.cost.shape import StepShape
 from sglk.planner.model import model_of
 from sglk.testing.tiny import write_tiny_model
@@ -142,6 +144,25 @@ def test_a_card_that_needs_whole_activations_gathers_and_pays_for_it() -> None:
         assert collectives_s(way) == pytest.approx(spec.num_hidden_layers * gathered_s)
     # One process stands for all simulated ranks, which have no bits to keep.
     assert collectives_s("backend=sim", "runtime.quantization=w8a8") == pytest.approx(collectives_s())
+
+
+def test_products_in_fp8_gather_and_pay_for_it_where_the_card_rounds_activations_too() -> None:
+    """`sglk.backends.cuda` multiplies fp8 in 16 bits before compute capability 9.0."""
+    words = ("model=qwen7b", "runtime.tp_size=2", "profiles=none", "calibration=none", "runtime.quantization=fp8")
+    prompt = StepShape(((4096, 4096),), logits=1)
+
+    def parts(*more: str) -> Mapping[Part, float]:
+        return cost_model(compose("plan", (*words, *more)).config).parts(prompt)
+
+    for chip, rounds in {"h100": True, "l20": False, "rtx4090": False}.items():
+        way = Way.of(compose("plan", (*words, f"chip={chip}")).config)
+        assert way.gathers is rounds
+        sums = {each.gathered for each in way.features.ops.exchanges}
+        assert sums == {rounds}
+        # Weights of 8 bits multiplied in 16 take the arithmetic of 16.
+        in_16_bits = parts(f"chip={chip}", "runtime.quantization=null")["linear"]
+        ratio = parts(f"chip={chip}")["linear"] / in_16_bits
+        assert ratio == pytest.approx(0.5 if rounds else 1.0, abs=0.05)
 
 
 def test_a_gathered_line_is_half_of_a_sum_to_a_calibration() -> None:

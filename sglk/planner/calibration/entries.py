@@ -20,6 +20,10 @@ COMPARED_VERSIONS = ("sglk", "torch")
 """Software that step times depend on, whatever the chip."""
 
 
+_MEETING = {True: "gather", False: "sum", None: "sum or gather, which it does not say"}
+"""What ranks do at the end of a block, by `gathers`."""
+
+
 @dataclass(frozen=True)
 class Way:
     """A model in one way to run it, as far as step times depend on it."""
@@ -74,7 +78,10 @@ class Way:
         if self.kv_cache_dtype != entry.kv_cache_dtype:
             yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
         if self.tp_size != entry.tp_size:
-            yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}"
+            free = ", so what ranks bring together costs nothing" if entry.tp_size == 1 else ""
+            yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}{free}"
+        elif self.tp_size > 1 and self.gathers != entry.gathers:
+            yield f"it was made where ranks {_MEETING[entry.gathers]}, and here they {_MEETING[self.gathers]}"
         if entry.serving is not None and not entry.serving.points:
             yield "what serving adds was measured in an older way; run `sglk calibrate` again"
         here = installed_versions()

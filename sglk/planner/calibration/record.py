@@ -139,6 +139,8 @@ class Entry:
     points: list[PointRecord]
     serving: ServingRecord | None = None
     """None = not measured."""
+    gathers: bool | None = None
+    """Whether ranks brought inputs together in place of sums; None = of one rank, or of a version that did not tell."""
 
     def fit(self) -> Fit:
         """Return the prices; raises ValueError for what this version does not know, and for what is no price."""
@@ -164,6 +166,10 @@ class Entry:
         run = self.backend, self.dtype, self.kv_cache_dtype, self.quantization, self.tp_size, self.num_threads
         return numbers, *run
 
+    def replaces(self, older: "Entry") -> bool:
+        """Return whether `older` says nothing that this one does not."""
+        return self.key == older.key and older.gathers in (None, self.gathers)
+
 
 @dataclass
 class Calibration:
@@ -176,7 +182,7 @@ class Calibration:
 
     def with_entry(self, entry: Entry) -> "Calibration":
         """Return the calibration with `entry` in place of an older one of the same kind."""
-        others = [each for each in self.entries if each.key != entry.key]
+        others = [each for each in self.entries if not entry.replaces(each)]
         return Calibration(self.chip, self.machine, [*others, entry])
 
     def to_json(self) -> str:

@@ -122,4 +122,5 @@ def _entry(
         error=found.error,
         error_by_kind=found.by_kind,
         points=[PointRecord.of(point) for point in points],
+        gathers=way.gathers if way.tp_size > 1 else None,
     )
