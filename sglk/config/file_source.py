@@ -1,5 +1,6 @@
 """Folders of YAML files as a Hydra config source that reads them by libyaml where there is one."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from omegaconf._utils import get_yaml_loader
 _HEADER_CHARACTERS = 512
 """How far into a file Hydra looks for `# @package`."""
 
-_ODD = frozenset("\t\ufeff")
-"""Characters that libyaml takes where PyYAML, which reads on other machines, refuses them."""
+_ODD = re.compile(r"[\t\ufeff?!]|[|>][-+0-9 ]*#|^%", re.MULTILINE)
+"""What libyaml may take where PyYAML, which reads on other machines, refuses it or means something else.
+
+Tabs between words, a mark of byte order within a text, a question mark in a plain scalar between brackets, a tag
+without a name, and a comment close behind the head of a block scalar or behind a directive.
+"""
 
 _Meaning: Any = get_yaml_loader()
 """What OmegaConf makes of a YAML text: its own floats, and no key twice."""
@@ -42,7 +47,7 @@ class FileSource(FileConfigSource):
 
 def _mapping(text: str) -> Container | None:
     """Return the mapping that a text holds; None where OmegaConf is to say what is wrong with it."""
-    if not yaml.__with_libyaml__ or not _ODD.isdisjoint(text):
+    if not yaml.__with_libyaml__ or _ODD.search(text):
         return None
     loader = _libyaml()(text)
     try:
