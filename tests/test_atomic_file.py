@@ -1,12 +1,13 @@
 """Files are replaced whole; what is no file is written to, never replaced."""
 
+import fcntl
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from sglk.atomic_file import obstacle, write_text
+from sglk.atomic_file import obstacle, one_at_a_time, write_text
 
 
 def test_a_file_and_its_folders_are_made_and_replaced(tmp_path: Path) -> None:
@@ -48,3 +49,35 @@ def test_obstacles_are_seen_beforehand(tmp_path: Path) -> None:
     assert obstacle(tmp_path / "file") is None
     assert obstacle(tmp_path) == "it is a folder"
     assert "is no folder" in (obstacle(tmp_path / "file/below") or "")
+
+
+def test_a_file_that_only_its_owner_may_replace_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert obstacle(tmp_path / "file") is None
+    tmp_path.chmod(0o1777)
+    assert "is another user's, and in" in (obstacle(tmp_path / "file") or "")
+    assert obstacle(tmp_path / "new") is None
+
+
+def test_a_folder_that_may_not_be_looked_into_is_an_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert obstacle(tmp_path / "file") == f"{str(tmp_path / 'file')!r}: Permission denied"
+
+
+def test_one_at_a_time_reads_and_writes_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with one_at_a_time(folder), pytest.raises(BlockingIOError):
+        lock(folder)
+    lock(folder)
+
+
+def lock(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)

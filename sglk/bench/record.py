@@ -110,7 +110,7 @@ class LoadRecord:
     cache: str
     """The policy that was carried out: `flush`, `salt` or `keep`."""
     url: str
-    """Address of a running server, or `launched`."""
+    """Address of a running server, `launched` or `simulated`."""
     timeout_s: float
     max_failure_rate: float = 0.01
     salt: str | None = None

@@ -21,7 +21,7 @@ from sglk.config.compose import compose
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, RunError
 from sglk.planner.calibration.entries import Way, prices_of
-from sglk.planner.calibration.find import file_name
+from sglk.planner.calibration.find import file_name, files_in
 from sglk.planner.calibration.record import Calibration, Machine, ServingRecord, read
 from sglk.planner.calibration.steps import Measured, measure_model
 from sglk.planner.placement import place
@@ -86,7 +86,11 @@ def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, ba
 def _save(measured: Measured, config: CalibrateConfig) -> Path:
     """Write what is measured so far beside what the file has of other models."""
     path = _path(measured, config)
-    _existing(path, config.chip.name, measured.machine).with_entry(measured.entry).save(path)
+    try:
+        with atomic_file.one_at_a_time(path.parent):
+            _existing(path, config.chip.name, measured.machine).with_entry(measured.entry).save(path)
+    except OSError as error:
+        raise RunError(f"cannot write the calibration to {str(path)!r}: {error.strerror}") from error
     return path
 
 
@@ -97,9 +101,11 @@ def _path(measured: Measured, config: CalibrateConfig) -> Path:
 def _check_folder(config: CalibrateConfig) -> None:
     """Refuse what would keep the result from being written before the minutes of measuring rather than after."""
     folder = Path(config.calibrate.folder)
-    if (why := atomic_file.obstacle(folder / "calibration.json")) is not None:
-        raise ConfigError(f"cannot write to calibrate.folder={folder}: {why}; write another folder")
-    for path in sorted(folder.glob(f"{config.chip.name}-*.json")):
+    present = files_in(folder, config.chip.name) if folder.is_dir() else []
+    for path in [folder / "calibration.json", *present]:
+        if (why := atomic_file.obstacle(path)) is not None:
+            raise ConfigError(f"cannot write to calibrate.folder={folder}: {why}; write another folder")
+    for path in present:
         read(path)
 
 

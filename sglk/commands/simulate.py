@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     command = command_line("simulate", arguments)
     record = simulate(config, replicas, calibration=config.calibration, what_if=config.simulate, command=command)
     taken_s = time.perf_counter() - began
+    record.server.profile = str(composed.profile_path) if composed.profile_path else None
     if "--json" in flags.switches:
         print(record.to_json())
     else:

@@ -79,7 +79,8 @@ def prepare(configs: Sequence[ServeConfig]) -> list[Prepared]:
     for config, backend in placed:
         size = ranks_of(config.runtime)
         memories = {memory_of(device, config) for device in config.groups[0].devices[:size]}
-        most = max(taken[memory] for memory in memories)
+        # Each replica imagines a device of its own.
+        most = 0 if backend.simulated else max(taken[memory] for memory in memories)
         prepared.append(one := _prepared(config, rank_group(config, 0) if size > 1 else ALONE, backend, most))
         _check_tokens(one, prepared[0])
         try:

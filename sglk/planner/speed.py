@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sglk.config.schema import RuntimeConfig
 from sglk.errors import ConfigError
-from sglk.planner.calibration.find import AUTO
+from sglk.planner.calibration.find import AUTO, NONE
 from sglk.planner.cost.model import Basis, CostModel, cost_model
 from sglk.planner.cost.shape import StepShape
 from sglk.planner.plan import ReplicaPlan
@@ -47,7 +47,7 @@ def estimated_speed(plan: ReplicaPlan, calibration: str = AUTO) -> Speed | str |
     try:
         model = cost_model(plan.config, calibration)
     except ConfigError as error:
-        if calibration != AUTO:
+        if calibration not in (AUTO, NONE):
             raise
         return str(error)
     return _speed(plan, model)

@@ -249,3 +249,11 @@ def test_ranks_that_sum_and_ranks_that_gather_have_entries_of_their_own() -> Non
     assert cost_model(planned(*summing)).basis.notes == (
         "it was made with runtime.tp_size=1, not 3, so what ranks bring together costs nothing",
     )
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(entry())
+    monkeypatch.setattr(find.os, "access", lambda folder, _: folder != path.parent)
+    for choice in ("auto", str(path.parent)):
+        with pytest.raises(ConfigError, match=r"^cannot read the folder 'calibration' of calibrations: Permission"):
+            cost_model(planned(), choice)

@@ -36,8 +36,9 @@ def test_times_are_those_of_the_steps() -> None:
 
 def test_where_nothing_is_known_it_says_so() -> None:
     cpu = planned("chip=cpu", "model=smollm2", "runtime.max_total_tokens=4096")
-    assert isinstance(why := estimated_speed(cpu), str)
-    assert "sglk calibrate" in why
+    for choice in ("auto", "none"):
+        assert isinstance(why := estimated_speed(cpu, choice), str)
+        assert "sglk calibrate" in why
     with pytest.raises(ConfigError, match=r"cannot read the calibration 'absent.json'"):
         estimated_speed(cpu, "absent.json")
     too_large = planned("chip=rtx4090", "model=qwen72b")

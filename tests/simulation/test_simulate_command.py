@@ -46,6 +46,17 @@ def test_a_record_is_that_of_a_benchmark_marked_as_simulated(capsys: pytest.Capt
     assert "roofline, not calibrated" in shown
 
 
+def test_a_record_names_the_profile_that_was_in_force() -> None:
+    assert simulated().server.profile is None
+    tuned = Path("profiles/h100/qwen7b.yaml").absolute()
+    tuned.parent.mkdir(parents=True)
+    tuned.write_text("# @package _global_\nruntime:\n  max_running_requests: 3\n", encoding="utf-8")
+    words = [word for word in WORDS if word != "profiles=none"]
+    assert main(["simulate", *words, *SMALL, "bench.output=record.json"]) == 0
+    server = Record.load_file(Path("record.json")).server
+    assert (server.profile, (server.runtime or {})["max_running_requests"]) == (str(tuned), 3)
+
+
 def test_the_engine_s_counters_have_the_names_that_a_server_s_have() -> None:
     served = {name.removeprefix("sglk_") for name, _, _ in counters(EngineStats())}
     assert set(simulated().engine_stats) - {"cache_hit_rate"} <= served

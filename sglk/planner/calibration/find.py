@@ -1,5 +1,6 @@
 """Which calibration prices are taken from: the caller's choice, or those in `./calibration`."""
 
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
     named = Path(choice)
     if choice != AUTO and not named.is_dir():
         return Search(_of_file(named, chip, way), ())
-    if choice != AUTO and not any(named.glob("*.json")):
+    if choice != AUTO and not files_in(named):
         raise ConfigError(
             f"there is no calibration in the folder {choice!r}; name a file or a folder of `sglk calibrate`, or write "
             "calibration=none"
@@ -72,8 +73,15 @@ def find_calibration(chip: str, way: Way, choice: str = AUTO) -> Search:
     return Search(min(found, key=lambda each: len(each.notes), default=None), tuple(passed_over))
 
 
+def files_in(folder: Path, chip: str | None = None) -> list[Path]:
+    """Return the calibrations of a folder, or those of one chip; ConfigError where it cannot be looked into."""
+    if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"cannot read the folder {str(folder)!r} of calibrations: Permission denied")
+    return sorted(folder.glob("*.json" if chip is None else f"{chip}-*.json"))
+
+
 def _of_folder(folder: Path, chip: str, way: Way, passed_over: list[str], *, anywhere: bool) -> Iterator[Found]:
-    for path in sorted(folder.glob(f"{chip}-*.json")):
+    for path in files_in(folder, chip):
         calibration = read(path)
         if calibration.chip != chip or all(entry.backend != way.backend for entry in calibration.entries):
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sglk import atomic_file
-from sglk.errors import ConfigError, RunError
+from sglk.errors import ConfigError
 from sglk.planner.calibration.fitted import FORMS, Fit, FitError, Point
 from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.features import is_quantity
@@ -198,11 +198,8 @@ class Calibration:
         return "\n".join(_filled(line, marks) for line in lines) + "\n"
 
     def save(self, path: Path) -> None:
-        """Write the file in one step, with its folder; raises RunError."""
-        try:
-            atomic_file.write_text(path, self.to_json())
-        except OSError as error:
-            raise RunError(f"cannot write the calibration to {str(path)!r}: {error.strerror}") from error
+        """Write the file in one step, with its folder; raises OSError."""
+        atomic_file.write_text(path, self.to_json())
 
 
 def _filled(line: str, marks: dict[str, str]) -> str:
