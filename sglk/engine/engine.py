@@ -76,7 +76,7 @@ class Engine(RunnerFacts):
         self._counters = EngineStats()
         self._patience = Patience()
         self._step_began_s: float | None = None
-        self._answers = OpenAnswers(self._abort)
+        self._answers = OpenAnswers()
         self._stopped = False
         self._process = OwnProcess()
         self._unsent: deque[Request] = deque()
@@ -318,7 +318,8 @@ class Engine(RunnerFacts):
             return
         output = answer.advance(request)
         if output.finish is None:
-            self._answers.send(answer, output)
+            if not self._answers.send(answer, output):
+                self._abort(request.request_id)
             return
         self._core.scheduler.remove(request.request_id)
         self._counters.requests_finished += 1

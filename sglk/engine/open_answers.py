@@ -18,9 +18,7 @@ class OpenAnswers:
     Any thread may open an answer or wait; all else is for the engine's thread.
     """
 
-    def __init__(self, abort: Callable[[str], None]) -> None:
-        """`abort` ends a request whose receiver failed."""
-        self._abort = abort
+    def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -56,15 +54,16 @@ class OpenAnswers:
                 del self._answers[request_id]
                 raise
 
-    def send(self, answer: Answer, output: Output) -> None:
-        """Give `output` to its receiver, whose failure is the end of its own request alone."""
+    def send(self, answer: Answer, output: Output) -> bool:
+        """Give `output` to its receiver; False = that failed, which is to be the end of its own request alone."""
         try:
             answer.on_output(output)
         except Exception:
             with about((output,)):
                 logger.exception("request %s: the receiver of its output failed", output.request_id)
             answer.on_output = _nobody
-            self._abort(output.request_id)
+            return False
+        return True
 
     def conclude(self, answer: Answer, output: Output) -> None:
         """Send the last message of an open answer."""

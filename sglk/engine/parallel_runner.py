@@ -132,6 +132,8 @@ class ParallelRunner:
     def close(self) -> None:
         """End the other ranks' processes."""
         self._closed = True
+        # Who is told refers to this object.
+        self._on_lost = None
         with self._closing:
             self._ending.close()
 
@@ -186,8 +188,9 @@ class ParallelRunner:
         self._loss = words = follower.last_words()
         self._ended.set()
         logger.error("%s", words)
-        if self._on_lost is not None:
-            self._on_lost(words)
+        on_lost = self._on_lost
+        if on_lost is not None:
+            on_lost(words)
         self.close()
 
 

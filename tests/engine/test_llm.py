@@ -1,4 +1,6 @@
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,3 +177,18 @@ def test_the_engine_stops_when_nothing_refers_to_it(tmp_path: Path, on_its_own_t
     engine._thread.join(30)
     assert not engine.is_alive
     assert engine.failure is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"tp_size": 2}])
+def test_what_a_closed_engine_held_is_free_when_nothing_refers_to_it(tmp_path: Path, settings: dict[str, Any]) -> None:
+    llm = LLM(write_tiny_model(tmp_path), max_total_tokens=64, num_threads=1, **settings)
+    llm.generate("hello", GREEDY)
+    runner = weakref.ref(llm.engine._runner)
+    gc.collect()
+    gc.disable()
+    try:
+        llm.close()
+        del llm
+        assert runner() is None
+    finally:
+        gc.enable()
