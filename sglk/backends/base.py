@@ -145,6 +145,10 @@ class DeviceBackend(ABC):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised device memory; raises CapacityError when there is not enough."""
 
+    def allocate_cache(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """As `allocate`, for keys and values: memory that is held for long, written bit by bit and read by every step."""
+        return self.allocate(shape, dtype)
+
     @abstractmethod
     def free(self, tensor: torch.Tensor) -> None:
         """Give the memory of `tensor` back; it must not be used afterwards."""

@@ -11,6 +11,7 @@ import torch
 
 from sglk.backends.base import Capabilities, DeviceBackend, DeviceGraph, DeviceInfo, MemoryInfo
 from sglk.backends.collectives import ProcessGroup, join_gloo
+from sglk.backends.cpu_kernels import large_pages
 from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.recording import record
 from sglk.backends.cpu_kernels.registration import PROVIDER as KERNELS
@@ -106,6 +107,12 @@ class CpuBackend(DeviceBackend):
                 f"the cpu device has {free} bytes of memory free, {wanted} were asked for; lower the need"
             )
         return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def allocate_cache(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """As `allocate`, on the system's large pages where it has some."""
+        tensor = self.allocate(shape, dtype)
+        large_pages.ask_for(tensor)
+        return tensor
 
     def free(self, tensor: torch.Tensor) -> None:
         """Drop the storage at once, even where views of it are still referenced."""

@@ -48,8 +48,8 @@ class KVPool:
         shape: tuple[int, ...] = (num_pages * page_size, layout.num_kv_heads, layout.head_dim)
         if backend.capabilities.head_major_pages:
             shape = (num_pages, layout.num_kv_heads, page_size, layout.head_dim)
-        self.keys = [backend.allocate(shape, layout.dtype) for _ in range(layout.num_layers)]
-        self.values = [backend.allocate(shape, layout.dtype) for _ in range(layout.num_layers)]
+        self.keys = [backend.allocate_cache(shape, layout.dtype) for _ in range(layout.num_layers)]
+        self.values = [backend.allocate_cache(shape, layout.dtype) for _ in range(layout.num_layers)]
         self.scales = [self._allocate_scales() for _ in range(layout.num_layers)]
 
     @property
@@ -81,4 +81,4 @@ class KVPool:
         if not self.layout.scaled:
             return None
         shape_SK = (self.num_pages * self.page_size, self.layout.num_kv_heads)
-        return KVScales(self._backend.allocate(shape_SK, SCALE), self._backend.allocate(shape_SK, SCALE))
+        return KVScales(self._backend.allocate_cache(shape_SK, SCALE), self._backend.allocate_cache(shape_SK, SCALE))

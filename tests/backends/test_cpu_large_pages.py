@@ -2,10 +2,12 @@
 
 import gc
 import mmap
+from pathlib import Path
 
 import pytest
 import torch
 
+from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels import large_pages
 
 
@@ -38,3 +40,29 @@ def test_the_last_tensor_gives_the_memory_back(monkeypatch: pytest.MonkeyPatch) 
     del tensor
     gc.collect()
     assert chunk() is None
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has none")
+def test_a_cache_asks_for_large_pages_and_is_given_back() -> None:
+    backend = CpuBackend()
+    cache = backend.allocate_cache((3, large_pages.LARGE_PAGE), torch.int8)
+    middle = cache[1].data_ptr()
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this system has none")
+    assert "hg" in flags_at(middle)
+    assert cache.fill_(3).sum(dtype=torch.int64) == 3 * cache.numel()
+    backend.free(cache)
+    assert cache.untyped_storage().nbytes() == 0
+
+
+def flags_at(address: int) -> list[str]:
+    """What the system keeps of the memory there."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first:
+            start, end = (int(each, 16) for each in first.split("-"))
+            inside = start <= address < end
+        elif inside and first == "VmFlags:":
+            return rest.split()
+    raise AssertionError(f"{address:x} is in no map")

@@ -5,20 +5,12 @@
  * with a running maximum (Milakov and Gimelshein 2018, arXiv:1805.02867), and 16 blocks make a part; parts are added in
  * order. Prompts and decodes run the same functions, so a token that is computed again in a prompt keeps its bits.
  *
- * A line is a query and one of its heads; lines that share a key/value head meet a block of it together. */
+ * Lines, each a query and one of its heads, that share a key/value head meet a block of it together. */
 
-#include "kv_block.h"
+#include "lines.h"
 #include "workers.h"
 
 #define PART 512
-#define WIDEST 256
-#define VECTORS (TOKENS / LANES)
-/* Lines at a time: as many as leave registers for what they meet. */
-#ifdef __AVX512VL__
-#define LINES 6
-#else
-#define LINES 3
-#endif
 
 /* Neighbouring queries of a row and the `group` heads of each that share a key/value head. */
 struct tile {
@@ -27,140 +19,35 @@ struct tile {
     float scale;
 };
 
-/* The maximum, the sum of exponentials, and weighted sums, filled up. */
-INLINE size_t state_size(size_t filled) { return filled + 2; }
-
 INLINE size_t first_seen(const struct tile *tile, size_t query) {
     const size_t end = tile->position + query + 1;
     return tile->window && end > tile->window ? end - tile->window : 0;
 }
 
-/* Scores of `count` lines: each the sum over d from the first to the last. */
-INLINE void score(size_t count, const float *const *q, const float *keys, size_t width, float scale,
-                  float scores[][TOKENS]) {
-    floats sums[LINES][VECTORS];
-#pragma GCC unroll 8
-    for (size_t i = 0; i < count; i++)
-#pragma GCC unroll 4
-        for (size_t v = 0; v < VECTORS; v++) sums[i][v] = splat(0);
-    for (size_t d = 0; d < width; d++) {
-        floats key[VECTORS];
-#pragma GCC unroll 4
-        for (size_t v = 0; v < VECTORS; v++) key[v] = load(keys + d * TOKENS + v * LANES);
-#pragma GCC unroll 8
-        for (size_t i = 0; i < count; i++) {
-            const floats value = splat(q[i][d]);
-#pragma GCC unroll 4
-            for (size_t v = 0; v < VECTORS; v++) sums[i][v] = multiply_add(key[v], value, sums[i][v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (size_t i = 0; i < count; i++)
-#pragma GCC unroll 4
-        for (size_t v = 0; v < VECTORS; v++) store(scores[i] + v * LANES, sums[i][v] * scale);
-}
-
-/* Turn the scores of a line, which sees tokens [from, to) of the block, into weights; return what its sums shrink by. */
-static float weigh(float *scores, size_t from, size_t to, float *state) {
-    if (from >= to) {
-        for (size_t t = 0; t < TOKENS; t += LANES) store(scores + t, splat(0));
-        return 1;
-    }
-    for (size_t t = 0; t < TOKENS; t++)
-        if (t < from || t >= to) scores[t] = -INFINITY;
-    floats most = splat(state[0]), sum = splat(0);
-    for (size_t t = 0; t < TOKENS; t += LANES) most = larger(load(scores + t), most);
-    float highest = most[0];
-    for (int lane = 1; lane < LANES; lane++)
-        if (most[lane] > highest) highest = most[lane];
-    for (size_t t = 0; t < TOKENS; t += LANES) store(scores + t, exponential(load(scores + t) - highest));
-    for (size_t t = 0; t < TOKENS; t++)
-        if (t < from || t >= to) scores[t] = 0;
-    for (size_t t = 0; t < TOKENS; t += LANES) sum += load(scores + t);
-    const float shrink = exponential(splat(state[0] - highest))[0];
-    state[0] = highest;
-    state[1] = state[1] * shrink + sum_lanes(sum);
-    return shrink;
-}
-
-/* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. Of each value
- * of the next block as many numbers, of `asked` bytes, are asked for; 0 = none are. */
-INLINE void add_values(int kind, const struct pool *pool, size_t asked, size_t count, size_t vectors,
-                       float *const *states, const float *shrinks, float scores[][TOKENS], const struct block *block,
-                       size_t d) {
-    floats sums[LINES][VECTORS];
-#pragma GCC unroll 8
-    for (size_t i = 0; i < count; i++)
-#pragma GCC unroll 4
-        for (size_t v = 0; v < vectors; v++) sums[i][v] = load(states[i] + 2 + d + v * LANES) * shrinks[i];
-    for (size_t t = block->from; t < block->to; t++) {
-        if (asked) ask(pool->values, block->next[t] * pool->width + d, vectors * LANES, asked);
-        floats value[VECTORS];
-#pragma GCC unroll 4
-        for (size_t v = 0; v < vectors; v++) value[v] = load_kind(block->values[t], d + v * LANES, kind);
-#pragma GCC unroll 8
-        for (size_t i = 0; i < count; i++) {
-            const floats weight = splat(scores[i][t]);
-#pragma GCC unroll 4
-            for (size_t v = 0; v < vectors; v++) sums[i][v] = multiply_add(value[v], weight, sums[i][v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (size_t i = 0; i < count; i++)
-#pragma GCC unroll 4
-        for (size_t v = 0; v < vectors; v++) store(states[i] + 2 + d + v * LANES, sums[i][v]);
-}
-
-/* As above for all numbers of the values. */
-INLINE void add_all(int kind, const struct pool *pool, size_t asked, size_t count, float *const *states,
-                    const float *shrinks, float scores[][TOKENS], const struct block *block) {
-    size_t d = 0;
-    for (; d + VECTORS * LANES <= pool->filled; d += VECTORS * LANES)
-        add_values(kind, pool, asked, count, VECTORS, states, shrinks, scores, block, d);
-    for (; d < pool->filled; d += LANES) add_values(kind, pool, 0, count, 1, states, shrinks, scores, block, d);
-}
-
-/* `count` lines of a tile, from line `first` on, meet the block that begins at position `start`. */
-INLINE void meet(size_t count, const struct pool *pool, const struct tile *tile, size_t first,
-                 const struct block *block, size_t start, float *states) {
-    const float *q[LINES];
-    float *own[LINES], scores[LINES][TOKENS], shrinks[LINES];
+/* `count` lines of a tile, from line `first` on, as they see a block that begins at position `start`. */
+static void find_lines(const struct pool *pool, const struct tile *tile, size_t first, size_t count, size_t start,
+                       float *states, struct lines *lines) {
+    size_t query = first / tile->group, head = first % tile->group;
+    lines->count = count, lines->scale = tile->scale, lines->whole = 1;
     for (size_t i = 0; i < count; i++) {
-        const size_t line = first + i;
-        q[i] = tile->q + line / tile->group * tile->stride + line % tile->group * pool->width;
-        own[i] = states + line * state_size(pool->filled);
-    }
-    score(count, q, block->keys, pool->width, tile->scale, scores);
-    for (size_t i = 0; i < count; i++) {
-        const size_t query = (first + i) / tile->group, seen = first_seen(tile, query);
-        const size_t past = tile->position + query + 1, from = seen > start ? seen - start : 0;
-        const size_t to = past > start ? past - start : 0;
-        shrinks[i] = weigh(scores[i], from, to < TOKENS ? to : TOKENS, own[i]);
-        if (pool->kind == INT8)
-            for (size_t t = block->from; t < block->to; t++) scores[i][t] *= block->value_scales[t];
-    }
-    const size_t asked = first == 0 && block->next ? number_bytes(pool->kind) : 0;
-    switch (block->kind) {
-    case FP16: add_all(FP16, pool, asked, count, own, shrinks, scores, block); break;
-    case BF16: add_all(BF16, pool, asked, count, own, shrinks, scores, block); break;
-    default: add_all(FP32, pool, asked, count, own, shrinks, scores, block);
+        const size_t seen = first_seen(tile, query), past = tile->position + query + 1;
+        const size_t from = seen > start ? seen - start : 0, to = past > start ? past - start : 0;
+        lines->q[i] = tile->q + query * tile->stride + head * pool->width;
+        lines->states[i] = states + (first + i) * state_size(pool->filled);
+        lines->sights[i] = (struct sight){from, to < TOKENS ? to : TOKENS};
+        lines->whole = lines->whole && from == 0 && to >= TOKENS;
+        if (++head == tile->group) head = 0, query++;
     }
 }
 
-/* All lines of a tile meet a block. */
-INLINE void meet_all(const struct pool *pool, const struct tile *tile, size_t lines, const struct block *block,
-                     size_t start, float *states) {
-    size_t line = 0;
-    for (; line + LINES <= lines; line += LINES) meet(LINES, pool, tile, line, block, start, states);
-    switch (lines - line) {
-    case 1: meet(1, pool, tile, line, block, start, states); break;
-    case 2: meet(2, pool, tile, line, block, start, states); break;
-#if LINES > 3
-    case 3: meet(3, pool, tile, line, block, start, states); break;
-    case 4: meet(4, pool, tile, line, block, start, states); break;
-    case 5: meet(5, pool, tile, line, block, start, states); break;
-#endif
-    default: break;
+/* All lines of a tile meet a block, of which the first ones ask for what comes next. */
+static void meet_all(const struct pool *pool, const struct tile *tile, size_t count, const struct block *block,
+                     size_t start, float *states, struct ahead ahead) {
+    struct lines lines;
+    for (size_t line = 0; line < count; line += LINES) {
+        find_lines(pool, tile, line, count - line < LINES ? count - line : LINES, start, states, &lines);
+        meet(&lines, pool, block, ahead);
+        ahead.keys = ahead.values = NULL;
     }
 }
 
@@ -170,51 +57,50 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
                         const struct tile *tile, size_t start, size_t end, float *states, float *room) {
     const size_t lines = tile->queries * tile->group, size = state_size(pool->filled), seen = first_seen(tile, 0);
     for (size_t line = 0; line < count * lines; line++) {
-        states[line * size] = -INFINITY;
-        memset(states + line * size + 1, 0, (size - 1) * sizeof *states);
+        memset(states + line * size, 0, size * sizeof *states);
+        states[line * size + pool->filled] = -INFINITY;
     }
     if (seen > start) start = seen;
     struct block block;
-    size_t slots[2][TOKENS], places[TOKENS], next[TOKENS], own = 0;
-    find_slots(row, start / TOKENS * TOKENS, end, slots[own]);
+    struct places places[2];
+    const size_t bytes = head_bytes(pool);
+    size_t own = 0;
+    find_places(pool, row, start / TOKENS * TOKENS, start, end, &places[own]);
     for (size_t at = start / TOKENS * TOKENS; at < end; at += TOKENS, own = !own) {
         const size_t from = at > start ? at : start, to = at + TOKENS < end ? at + TOKENS : end;
-        block.next = at + TOKENS < end ? next : NULL;
-        if (block.next) find_slots(row, at + TOKENS, end, slots[!own]);
+        const int more = at + TOKENS < end;
+        if (more) find_places(pool, row, at + TOKENS, at + TOKENS, end, &places[!own]);
         struct tile mine = *tile;
-        /* While one of the heads is computed, all heads of its share of the next tokens are asked for. */
-        size_t token = 0, beside = 0;
         for (size_t h = 0; h < count; h++, mine.q += tile->group * pool->width) {
-            for (size_t t = 0; t < TOKENS; t++) places[t] = slots[own][t] * pool->heads + head + h;
-            for (size_t t = 0; block.next && t < TOKENS; t++) {
-                next[t] = slots[!own][token] * pool->heads + head + beside;
-                if (++beside == count) beside = 0, token++;
-            }
-            read_block(pool, places, from - at, to - at, &block, room);
-            meet_all(pool, &mine, lines, &block, at, states + h * lines * size);
+            struct ahead ahead = {&places[!own], NULL, NULL, count, bytes, h * TOKENS / count, h * TOKENS % count};
+            if (more) ahead.keys = pool->keys + head * bytes, ahead.values = pool->values + head * bytes;
+            read_block(pool, &places[own], head + h, from - at, to - at, &ahead, &block, room);
+            meet_all(pool, &mine, lines, &block, at, states + h * lines * size, ahead);
         }
     }
 }
 
 /* Add the state of a later part; one that saw nothing changes nothing. */
 static void add_part(float *total, const float *state, size_t filled) {
-    if (state[1] == 0) return;
-    if (total[1] == 0) {
+    if (state[filled + 1] == 0) return;
+    if (total[filled + 1] == 0) {
         memcpy(total, state, state_size(filled) * sizeof *total);
         return;
     }
-    const float highest = total[0] > state[0] ? total[0] : state[0];
-    const float old = exponential(splat(total[0] - highest))[0], new = exponential(splat(state[0] - highest))[0];
-    total[0] = highest;
-    total[1] = total[1] * old + state[1] * new;
-    for (size_t d = 2; d < filled + 2; d += LANES)
+    const float highest = total[filled] > state[filled] ? total[filled] : state[filled];
+    const float old = exponential(splat(total[filled] - highest))[0];
+    const float new = exponential(splat(state[filled] - highest))[0];
+    for (size_t d = 0; d < filled; d += LANES)
         store(total + d, multiply_add(load(state + d), splat(new), load(total + d) * old));
+    total[filled] = highest;
+    total[filled + 1] = total[filled + 1] * old + state[filled + 1] * new;
 }
 
 INLINE void finish(const float *state, size_t width, float *out) {
+    const float sum = state[fill(width) + 1];
     size_t d = 0;
-    for (; d + LANES <= width; d += LANES) store(out + d, load(state + 2 + d) / state[1]);
-    for (; d < width; d++) out[d] = state[2 + d] / state[1];
+    for (; d + LANES <= width; d += LANES) store(out + d, load(state + d) / sum);
+    for (; d < width; d++) out[d] = state[d] / sum;
 }
 
 /* Decodes as their workers see them. */
@@ -245,7 +131,7 @@ static void decode_share(const void *of, size_t task, size_t worker) {
     if (start < length)
         attend_part(&job->pool, &row, head, job->together, &tile, start, end, own, room);
     else
-        for (size_t g = 0; g < job->together * group; g++) own[g * size + 1] = 0;
+        for (size_t g = 0; g < job->together * group; g++) own[g * size + job->pool.filled + 1] = 0;
 }
 
 /* Put the parts of a head of a row together. */
@@ -260,7 +146,8 @@ static void finish_share(const void *of, size_t task, size_t worker) {
 
 /* q and out are [B, H, D], rows of q `stride` floats apart; the pools are [S, K, D], their scales [S, K]; the tokens of
  * row b are in the pages of line b of `table`, which has `columns`. The parts of a row are computed side by side.
- * `states` holds B * parts * H * (D + 2) floats, `room` 64 * D for each thread, with D filled up. */
+ * `states` holds B * parts * H * (D + 16) floats, `room` 64 * D for each thread, with D filled up; both begin with a
+ * cache line. */
 void sglk_attention_decode(int kind, const float *q, size_t stride, const void *keys, const void *values,
                            const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
                            size_t page_size, const int64_t *lengths, size_t rows, size_t window, size_t heads,
@@ -282,7 +169,7 @@ static void attend_tile(const struct pool *pool, const struct row *row, size_t h
     const size_t lines = tile->queries * tile->group, size = state_size(pool->filled);
     const size_t end = tile->position + tile->queries;
     float *part = states + lines * size;
-    for (size_t line = 0; line < lines; line++) states[line * size + 1] = 0;
+    for (size_t line = 0; line < lines; line++) states[line * size + pool->filled + 1] = 0;
     for (size_t start = first_seen(tile, 0) / PART * PART; start < end; start += PART) {
         attend_part(pool, row, head, 1, tile, start, start + PART < end ? start + PART : end, part, room);
         for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->filled);
@@ -317,7 +204,7 @@ static void prefill_share(const void *of, size_t task, size_t worker) {
 
 /* As above, but q and out are [T, H, D], the queries of row b are from `starts`[b] to before `starts`[b + 1], and they
  * are the last of its tokens. A tile has `together` queries at most. `states` holds for each thread
- * 2 * together * H / K * (D + 2) floats. */
+ * 2 * together * H / K * (D + 16) floats. */
 void sglk_attention_prefill(int kind, const float *q, size_t stride, const void *keys, const void *values,
                             const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
                             size_t page_size, const int64_t *starts, const int64_t *lengths, size_t rows, size_t window,

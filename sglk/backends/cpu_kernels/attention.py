@@ -17,8 +17,8 @@ BLOCK = 32
 TILE = 48
 """Queries times heads of a prompt that meet a block of tokens while it is in the nearest cache."""
 WIDEST = 256
-LANES = 8
-"""Numbers that are taken at once: the last ones of a head are filled up with zeros."""
+LINE = 16
+"""Numbers of a cache line: the last ones of a head are filled up with zeros."""
 
 
 class AttentionKernel:
@@ -43,7 +43,7 @@ class AttentionKernel:
         """Return out_BHD."""
         batch, heads, width = q_BHD.shape
         arrays = self._arrays(rows)
-        states = batch * arrays.parts * heads * (_filled(width) + 2)
+        states = batch * arrays.parts * heads * (_filled(width) + LINE)
         pools = (k_pool_SKD, v_pool_SKD)
         return self._attend(
             "attention_decode", q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts
@@ -63,7 +63,7 @@ class AttentionKernel:
         arrays = self._arrays(rows)
         group = heads // k_pool_SKD.shape[1]
         together = max(1, TILE // group)
-        states = self._calls.threads * 2 * together * group * (_filled(width) + 2)
+        states = self._calls.threads * 2 * together * group * (_filled(width) + LINE)
         pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
         return self._attend("attention_prefill", q_THD, pools, lens, arrays, scale, scales, states, together)
 
@@ -140,7 +140,7 @@ class RowArrays:
 
 
 def _filled(width: int) -> int:
-    return -(-width // LANES) * LANES
+    return -(-width // LINE) * LINE
 
 
 def _array(numbers: IntArray) -> IntArray:

@@ -3,155 +3,212 @@
 #ifndef SGLK_KV_BLOCK_H
 #define SGLK_KV_BLOCK_H
 
-#include "vectors.h"
+#include "wide.h"
 
 #define TOKENS 32
+/* Bytes of a token's numbers that are turned at a time. */
+#define SQUARE 32
+
+INLINE size_t number_bytes(int kind) { return kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1; }
 
 struct pool {
     int kind;
-    const void *keys, *values;
+    const char *keys, *values;
     const float *key_scales, *value_scales;
     /* `filled` is D filled up with zeros to whole registers. */
     size_t heads, width, filled;
 };
 
-INLINE size_t fill(size_t width) { return (width + LANES - 1) / LANES * LANES; }
+INLINE size_t fill(size_t width) { return (width + 15) / 16 * 16; }
+
+INLINE size_t head_bytes(const struct pool *pool) { return pool->width * number_bytes(pool->kind); }
 
 struct row {
     const int64_t *pages;
     size_t page_size;
 };
 
-/* Tokens [from, to) of one block: keys [D, TOKENS] in fp32, zeros where there is no token; values a row each, filled
- * up. */
+/* Where tokens are in a pool: their slots, and the bytes before each. */
+struct places {
+    size_t slots[TOKENS], bytes[TOKENS];
+};
+
+/* Put down the places of a block of tokens that begins at position `start`; those before `from` and from `end` on, which
+ * are not to be read, are given that of `from`. */
+INLINE void find_places(const struct pool *pool, const struct row *row, size_t start, size_t from, size_t end,
+                        struct places *places) {
+    const size_t first = from - start, past = end - start < TOKENS ? end - start : TOKENS;
+    size_t page = from / row->page_size, slot = from % row->page_size;
+    for (size_t t = first; t < past; page++, slot = 0) {
+        const size_t begin = (size_t)row->pages[page] * row->page_size + slot, left = row->page_size - slot;
+        const size_t next = past - t < left ? past : t + left;
+        for (size_t i = 0; t < next; i++, t++) places->slots[t] = begin + i;
+    }
+    for (size_t t = 0; t < first; t++) places->slots[t] = places->slots[first];
+    for (size_t t = past; t < TOKENS; t++) places->slots[t] = places->slots[first];
+    const size_t token_bytes = pool->heads * head_bytes(pool);
+    for (size_t t = 0; t < TOKENS; t++) places->bytes[t] = places->slots[t] * token_bytes;
+}
+
+/* A block that comes next, of which as many heads are asked for while one is computed: all `heads` of a token, then those
+ * of the token after it, from `token` and `head` on. Keys and values are those of the first of its heads, absent where
+ * they are not to be asked for. */
+struct ahead {
+    const struct places *places;
+    const char *keys, *values;
+    size_t heads, bytes, token, head;
+};
+
+/* Return how far the next head is from the first. */
+INLINE size_t next_head(struct ahead *ahead) {
+    const size_t at = ahead->places->bytes[ahead->token] + ahead->head * ahead->bytes;
+    if (++ahead->head == ahead->heads) ahead->head = 0, ahead->token++;
+    return at;
+}
+
+/* Into the second cache: the first one has no room for two blocks. */
+INLINE void ask(const char *from, size_t bytes) {
+#pragma GCC unroll 4
+    for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
+}
+
+/* Tokens [from, to) of a block of one head: keys [D, TOKENS] in fp32, of which others mean nothing; values each
+ * `offsets` from the first, filled up. */
 struct block {
     size_t from, to;
     float *keys;
-    /* Of `kind`: fp32, or what costs no more than a load to widen. */
+    /* Of `kind`: fp32, or what costs little more than a load to widen. */
     int kind;
-    const void *values[TOKENS];
-    float value_scales[TOKENS];
-    /* Places of what the next block has, which are asked for while this one is computed; absent where there is none. */
-    const size_t *next;
+    const char *values;
+    const size_t *offsets;
+    size_t offsets_in_room[TOKENS];
+    /* Of integers, else absent. */
+    float key_scales[TOKENS], value_scales[TOKENS];
 };
 
-/* Into the second cache: the first one has no room for two blocks. */
-INLINE void ask(const void *pool, size_t at, size_t numbers, size_t size) {
-#pragma GCC unroll 4
-    for (size_t byte = 0; byte < numbers * size; byte += 64)
-        __builtin_prefetch((const char *)pool + at * size + byte, 0, 2);
+/* Of each four bytes number `part`, widened. */
+INLINE floats widen(floats four_bytes, int part, int kind) {
+    const words x = (words)four_bytes;
+    if (kind == FP32) return four_bytes;
+    if (kind == BF16) return (floats)(part ? x & 0xffff0000 : x << 16);
+    if (kind == FP16) return widen_halves((ints)(part ? x >> 16 : x & 0xffff));
+    if (kind == INT8) return to_floats((ints)(x << (24 - 8 * part)) >> 24);
+    const ints bits = (ints)(x >> 8 * part & 0xff);
+    return kind == E4M3 ? widen_e4m3(bits) : widen_e5m2(bits);
 }
 
-INLINE size_t number_bytes(int kind) { return kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1; }
+/* Four numbers of one token and four of another. */
+INLINE floats two_quads(const char *low, const char *high) {
+#ifdef __AVX2__
+    const __m256 x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)low));
+    return (floats)_mm256_insertf128_ps(x, _mm_loadu_ps((const float *)high), 1);
+#else
+    floats x;
+    memcpy(&x, low, 16);
+    memcpy((char *)&x + 16, high, 16);
+    return x;
+#endif
+}
+
+/* Turn the lower and the upper halves, each a square. */
+INLINE void turn_quads(floats x[4]) {
+    const floats a = __builtin_shuffle(x[0], x[1], (ints){0, 8, 1, 9, 4, 12, 5, 13});
+    const floats b = __builtin_shuffle(x[0], x[1], (ints){2, 10, 3, 11, 6, 14, 7, 15});
+    const floats c = __builtin_shuffle(x[2], x[3], (ints){0, 8, 1, 9, 4, 12, 5, 13});
+    const floats d = __builtin_shuffle(x[2], x[3], (ints){2, 10, 3, 11, 6, 14, 7, 15});
+    x[0] = __builtin_shuffle(a, c, (ints){0, 1, 8, 9, 4, 5, 12, 13});
+    x[1] = __builtin_shuffle(a, c, (ints){2, 3, 10, 11, 6, 7, 14, 15});
+    x[2] = __builtin_shuffle(b, d, (ints){0, 1, 8, 9, 4, 5, 12, 13});
+    x[3] = __builtin_shuffle(b, d, (ints){2, 3, 10, 11, 6, 7, 14, 15});
+}
+
+/* Turn `count` numbers of eight tokens at most, which are a square, into a row of keys for each number. */
+INLINE void turn_square(int kind, size_t count, const char *from, const size_t *places, float *keys) {
+    const size_t in_four = 4 / number_bytes(kind);
+#pragma GCC unroll 2
+    for (size_t half = 0; half < 2; half++, from += SQUARE / 2) {
+        floats x[4];
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 4; i++) x[i] = two_quads(from + places[i], from + places[i + 4]);
+        turn_quads(x);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 4; i++)
+#pragma GCC unroll 4
+            for (size_t part = 0; part < in_four; part++) {
+                const size_t number = (4 * half + i) * in_four + part;
+                if (number < count) store(keys + number * TOKENS, widen(x[i], part, kind));
+            }
+    }
+}
+
+INLINE void read_keys(int kind, const char *from, const size_t *places, size_t width, float *keys) {
+    const size_t numbers = SQUARE / number_bytes(kind), bytes = width % numbers * number_bytes(kind);
+    for (size_t t = 0; t < TOKENS; t += LANES) {
+        const char *at = from;
+        float *to = keys + t;
+        for (size_t d = 0; d + numbers <= width; d += numbers, at += SQUARE, to += numbers * TOKENS)
+            turn_square(kind, numbers, at, places + t, to);
+        if (!bytes) continue;
+        char rest[LANES][SQUARE] = {{0}};
+        size_t places_in_rest[LANES];
+        for (size_t lane = 0; lane < LANES; lane++) {
+            memcpy(rest[lane], at + places[t + lane], bytes);
+            places_in_rest[lane] = lane * SQUARE;
+        }
+        turn_square(kind, width % numbers, rest[0], places_in_rest, to);
+    }
+}
 
 /* As `load_kind`, of `left` numbers that a head has from there on. */
-INLINE floats load_left(const void *from, size_t at, size_t left, int kind) {
-    if (left >= LANES) return load_kind(from, at, kind);
-    const size_t size = number_bytes(kind);
+INLINE floats load_left(const char *from, size_t left, int kind) {
+    if (left >= LANES) return load_kind(from, 0, kind);
     char numbers[4 * LANES] = {0};
-    memcpy(numbers, (const char *)from + at * size, left * size);
+    memcpy(numbers, from, left * number_bytes(kind));
     return load_kind(numbers, 0, kind);
 }
 
-INLINE void transpose(floats x[LANES]) {
-    floats a[LANES], b[LANES];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = __builtin_shuffle(x[i], x[i + 1], (ints){0, 8, 1, 9, 4, 12, 5, 13});
-        a[i + 1] = __builtin_shuffle(x[i], x[i + 1], (ints){2, 10, 3, 11, 6, 14, 7, 15});
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = __builtin_shuffle(a[i], a[i + 2], (ints){0, 1, 8, 9, 4, 5, 12, 13});
-        b[i + 1] = __builtin_shuffle(a[i], a[i + 2], (ints){2, 3, 10, 11, 6, 7, 14, 15});
-        b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){0, 1, 8, 9, 4, 5, 12, 13});
-        b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], (ints){2, 3, 10, 11, 6, 7, 14, 15});
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        x[i] = __builtin_shuffle(b[i], b[i + 4], (ints){0, 1, 2, 3, 8, 9, 10, 11});
-        x[i + 4] = __builtin_shuffle(b[i], b[i + 4], (ints){4, 5, 6, 7, 12, 13, 14, 15});
-    }
-}
-
-/* Numbers [d, d + LANES) of eight tokens, a register for each d. */
-INLINE void turn_keys(int kind, int whole, const struct pool *pool, const size_t *places, const struct block *block,
-                      size_t t, size_t d) {
-    floats x[LANES];
-    if (block->next) {
-        /* There are as many squares of eight numbers of eight tokens as there are pieces of 64 numbers. */
-        const size_t next = block->next[t + LANES * d / pool->width];
-        ask(pool->keys, next * pool->width + LANES * d % pool->width, LANES * LANES, number_bytes(kind));
-    }
-#pragma GCC unroll 8
-    for (size_t lane = 0; lane < LANES; lane++) {
-        if (whole) {
-            x[lane] = load_kind(pool->keys, places[t + lane] * pool->width + d, kind);
-        } else {
-            const int there = t + lane >= block->from && t + lane < block->to;
-            const size_t at = there ? places[t + lane] * pool->width + d : 0;
-            x[lane] = there ? load_left(pool->keys, at, pool->width - d, kind) : splat(0);
-        }
-        if (kind == INT8 && t + lane >= block->from && t + lane < block->to)
-            x[lane] *= pool->key_scales[places[t + lane]];
-    }
-    transpose(x);
-#pragma GCC unroll 8
-    for (size_t lane = 0; lane < LANES; lane++) store(block->keys + (d + lane) * TOKENS + t, x[lane]);
-}
-
-INLINE void read_keys(int kind, const struct pool *pool, const size_t *places, struct block *block) {
-    for (size_t t = 0; t < TOKENS; t += LANES) {
-        size_t d = 0;
-        if (t >= block->from && t + LANES <= block->to)
-            for (; d + LANES <= pool->width; d += LANES) turn_keys(kind, 1, pool, places, block, t, d);
-        for (; d < pool->width; d += LANES) turn_keys(kind, 0, pool, places, block, t, d);
-    }
-}
-
-INLINE void read_values(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
-    const int kept = (kind == FP32 || kind == FP16 || kind == BF16) && pool->width == pool->filled;
-    block->kind = kept ? kind : FP32;
+/* Widen values into `room`, filled up, and ask for the next ones. */
+INLINE void widen_values(int kind, const struct pool *pool, struct ahead *ahead, struct block *block, float *room) {
+    struct ahead own = *ahead;
     for (size_t t = block->from; t < block->to; t++) {
-        const size_t at = places[t] * pool->width;
-        if (kept) {
-            block->values[t] = (const char *)pool->values + at * number_bytes(kind);
-            continue;
-        }
+        if (own.values) ask(own.values + next_head(&own), own.bytes);
+        const char *from = block->values + block->offsets[t];
         float *to = room + t * pool->filled;
         for (size_t d = 0; d < pool->width; d += LANES)
-            store(to + d, load_left(pool->values, at + d, pool->width - d, kind));
-        block->values[t] = to;
-        if (kind == INT8) block->value_scales[t] = pool->value_scales[places[t]];
+            store(to + d, load_left(from + d * number_bytes(kind), pool->width - d, kind));
+        block->offsets_in_room[t] = t * pool->filled * sizeof *room;
     }
+    block->kind = FP32, block->values = (const char *)room, block->offsets = block->offsets_in_room;
+    ahead->values = NULL;
 }
 
-INLINE void read_kind(int kind, const struct pool *pool, const size_t *places, struct block *block, float *room) {
-    read_keys(kind, pool, places, block);
-    read_values(kind, pool, places, block, room);
+INLINE void read_scales(const float *from, const size_t *slots, size_t heads, float *scales) {
+    for (size_t t = 0; t < TOKENS; t++) scales[t] = from[slots[t] * heads];
 }
 
-/* Put down the slots of the tokens of a block that begins at position `start`, of a part that ends before `end`. */
-INLINE void find_slots(const struct row *row, size_t start, size_t end, size_t *slots) {
-    size_t page = start / row->page_size, slot = start % row->page_size;
-    for (size_t t = 0; t < TOKENS; t++) {
-        slots[t] = start + t < end ? (size_t)row->pages[page] * row->page_size + slot : slots[0];
-        if (++slot == row->page_size) page++, slot = 0;
-    }
+INLINE void read_kind(int kind, const struct pool *pool, const struct places *places, size_t head, struct ahead *ahead,
+                      struct block *block, float *room) {
+    const size_t start = head * pool->width * number_bytes(kind);
+    read_keys(kind, pool->keys + start, places->bytes, pool->width, block->keys);
+    block->kind = kind, block->values = pool->values + start, block->offsets = places->bytes;
+    if (kind == E4M3 || kind == E5M2 || pool->width < pool->filled) widen_values(kind, pool, ahead, block, room);
+    if (kind != INT8) return;
+    read_scales(pool->key_scales + head, places->slots, pool->heads, block->key_scales);
+    read_scales(pool->value_scales + head, places->slots, pool->heads, block->value_scales);
 }
 
-/* Read tokens [from, to) of the block whose tokens are at `places`; `room` holds 2 * TOKENS * D floats. */
-static void read_block(const struct pool *pool, const size_t *places, size_t from, size_t to, struct block *block,
-                       float *room) {
+/* Read tokens [from, to) of a block of one head; `room` holds 2 * TOKENS * D floats. */
+static void read_block(const struct pool *pool, const struct places *places, size_t head, size_t from, size_t to,
+                       struct ahead *ahead, struct block *block, float *room) {
     block->from = from, block->to = to, block->keys = room;
     float *rest = room + TOKENS * pool->filled;
     switch (pool->kind) {
-    case FP32: read_kind(FP32, pool, places, block, rest); break;
-    case FP16: read_kind(FP16, pool, places, block, rest); break;
-    case BF16: read_kind(BF16, pool, places, block, rest); break;
-    case E4M3: read_kind(E4M3, pool, places, block, rest); break;
-    case E5M2: read_kind(E5M2, pool, places, block, rest); break;
-    default: read_kind(INT8, pool, places, block, rest);
+    case FP32: read_kind(FP32, pool, places, head, ahead, block, rest); break;
+    case FP16: read_kind(FP16, pool, places, head, ahead, block, rest); break;
+    case BF16: read_kind(BF16, pool, places, head, ahead, block, rest); break;
+    case E4M3: read_kind(E4M3, pool, places, head, ahead, block, rest); break;
+    case E5M2: read_kind(E5M2, pool, places, head, ahead, block, rest); break;
+    default: read_kind(INT8, pool, places, head, ahead, block, rest);
     }
 }
 

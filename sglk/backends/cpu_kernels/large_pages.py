@@ -1,5 +1,6 @@
-"""Memory for weights, on the system's large pages where it has some: reading them in order pauses at fewer ends."""
+"""Memory on the system's large pages, where it has some: reading it in order pauses at fewer ends."""
 
+import ctypes
 import math
 import mmap
 import threading
@@ -45,3 +46,14 @@ def _room(size: int) -> tuple[mmap.mmap, int]:
     start = _used
     _used += -(-size // ALIGNMENT) * ALIGNMENT
     return chunk, start
+
+
+def ask_for(tensor: torch.Tensor) -> None:
+    """Let the memory of a tensor, which nobody has written to, be large pages as far as it covers whole ones."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    start = -(-tensor.data_ptr() // LARGE_PAGE) * LARGE_PAGE
+    length = (tensor.data_ptr() + tensor.nbytes) // LARGE_PAGE * LARGE_PAGE - start
+    if length > 0:
+        # Where the system has none, nothing changes.
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)

@@ -88,14 +88,24 @@ INLINE uint16_t float_to_bfloat(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Halves in the low bits of each lane, whose other bits are zeros. */
+INLINE floats widen_halves(ints bits) {
+#if defined(__F16C__) && defined(__AVX2__)
+    const __m256i packed = _mm256_packus_epi32((__m256i)bits, (__m256i)bits);
+    return (floats)_mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 8)));
+#else
+    const ints size = bits & 0x7fff;
+    const ints tiny = (ints)(__builtin_convertvector(size, floats) * 0x1p-24f), normal = (size << 13) + (112 << 23);
+    const ints value = (tiny & (size < 0x400)) | (normal & (size >= 0x400)) | ((size >= 0x7c00) & 0x7f800000);
+    return (floats)(value | (bits & 0x8000) << 16);
+#endif
+}
+
 INLINE floats load_halves(const uint16_t *from) {
 #ifdef __F16C__
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
 #else
-    const ints bits = __builtin_convertvector(*(const shorts_anywhere *)from, ints), size = bits & 0x7fff;
-    const ints tiny = (ints)(__builtin_convertvector(size, floats) * 0x1p-24f), normal = (size << 13) + (112 << 23);
-    const ints value = (tiny & (size < 0x400)) | (normal & (size >= 0x400)) | ((size >= 0x7c00) & 0x7f800000);
-    return (floats)(value | (bits & 0x8000) << 16);
+    return widen_halves(__builtin_convertvector(*(const shorts_anywhere *)from, ints));
 #endif
 }
 
@@ -129,16 +139,16 @@ INLINE floats to_floats(ints value) { return __builtin_convertvector(value, floa
 
 /* 8-bit floats without infinities: sign, 4 bits of exponent, 3 of the number (Micikevicius et al. 2022,
  * arXiv:2209.05433). Below 8 the number counts in units of 2^-9. */
-INLINE floats load_e4m3(const uint8_t *from) {
-    const ints bits = load_bytes(from), size = bits & 0x7f;
+INLINE floats widen_e4m3(ints bits) {
+    const ints size = bits & 0x7f;
     const ints tiny = (ints)(to_floats(size) * 0x1p-9f), normal = (size << 20) + (120 << 23);
     const ints value = (tiny & (size < 8)) | (normal & (size >= 8)) | ((size == 0x7f) & 0x7fc00000);
     return (floats)(value | (bits & 0x80) << 24);
 }
 
 /* The same with 5 bits of exponent, as fp16 has them. */
-INLINE floats load_e5m2(const uint8_t *from) {
-    const ints bits = load_bytes(from), size = bits & 0x7f;
+INLINE floats widen_e5m2(ints bits) {
+    const ints size = bits & 0x7f;
     const ints tiny = (ints)(to_floats(size) * 0x1p-16f), normal = (size << 21) + (112 << 23);
     const ints value = (tiny & (size < 4)) | (normal & (size >= 4)) | ((size >= 0x7c) & 0x7f800000);
     return (floats)(value | (bits & 0x80) << 24);
@@ -149,8 +159,8 @@ INLINE floats load_kind(const void *from, size_t at, int kind) {
     if (kind == FP16) return load_halves((const uint16_t *)from + at);
     if (kind == BF16) return load_bfloats((const uint16_t *)from + at);
     if (kind == INT8) return load_signed((const int8_t *)from + at);
-    if (kind == E4M3) return load_e4m3((const uint8_t *)from + at);
-    if (kind == E5M2) return load_e5m2((const uint8_t *)from + at);
+    if (kind == E4M3) return widen_e4m3(load_bytes((const uint8_t *)from + at));
+    if (kind == E5M2) return widen_e5m2(load_bytes((const uint8_t *)from + at));
     return load((const float *)from + at);
 }
 
@@ -160,9 +170,22 @@ INLINE float sum_lanes(floats value) {
     return left + right;
 }
 
-INLINE floats smaller(floats a, floats b) { return (floats)(((ints)a & (a < b)) | ((ints)b & ~(a < b))); }
+/* a < b ? a : b, which is b where one of them is NaN. */
+INLINE floats smaller(floats a, floats b) {
+#ifdef __AVX2__
+    return (floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return (floats)(((ints)a & (a < b)) | ((ints)b & ~(a < b)));
+#endif
+}
 
-INLINE floats larger(floats a, floats b) { return (floats)(((ints)a & (a > b)) | ((ints)b & ~(a > b))); }
+INLINE floats larger(floats a, floats b) {
+#ifdef __AVX2__
+    return (floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return (floats)(((ints)a & (a > b)) | ((ints)b & ~(a > b)));
+#endif
+}
 
 INLINE floats absolute(floats a) { return (floats)((words)a & 0x7fffffff); }
 

@@ -1,0 +1,215 @@
+/* Lines that meet a block of tokens. A line is a query and one of its heads. */
+
+#ifndef SGLK_LINES_H
+#define SGLK_LINES_H
+
+#include "kv_block.h"
+
+#define APART static __attribute__((noinline))
+#define VECTORS (TOKENS / WIDE)
+
+/* Lines at a time, LANES at most: as many as leave registers for what they meet. The functions that meet it are compiled
+ * for each number of lines, so that sums stay in registers, and apart from all else, which would take some. */
+#if WIDE == 16
+#define LINES 8
+#define FOR_LINES(function, count, ...)                                                                               \
+    switch (count) {                                                                                                   \
+    case 1: function(1, __VA_ARGS__); break;                                                                           \
+    case 2: function(2, __VA_ARGS__); break;                                                                           \
+    case 3: function(3, __VA_ARGS__); break;                                                                           \
+    case 4: function(4, __VA_ARGS__); break;                                                                           \
+    case 5: function(5, __VA_ARGS__); break;                                                                           \
+    case 6: function(6, __VA_ARGS__); break;                                                                           \
+    case 7: function(7, __VA_ARGS__); break;                                                                           \
+    default: function(8, __VA_ARGS__);                                                                                 \
+    }
+#else
+#define LINES 3
+#define FOR_LINES(function, count, ...)                                                                               \
+    switch (count) {                                                                                                   \
+    case 1: function(1, __VA_ARGS__); break;                                                                           \
+    case 2: function(2, __VA_ARGS__); break;                                                                           \
+    default: function(3, __VA_ARGS__);                                                                                 \
+    }
+#endif
+
+/* Of a line: weighted sums, filled up, then the maximum and the sum of exponentials, all in whole cache lines. */
+INLINE size_t state_size(size_t filled) { return filled + 16; }
+
+/* Tokens of a block that a line sees. */
+struct sight {
+    size_t from, to;
+};
+
+struct lines {
+    size_t count;
+    float scale;
+    const float *q[LINES];
+    float *states[LINES];
+    struct sight sights[LINES];
+    /* Whether each sees all tokens. */
+    int whole;
+    float shrinks[LANES] __attribute__((aligned(32)));
+    /* Scores of the tokens of a block, and then their weights. */
+    float scores[LINES][TOKENS] __attribute__((aligned(64)));
+};
+
+INLINE void score_lines(size_t count, struct lines *lines, const float *keys, size_t width, struct ahead ahead) {
+    wides sums[LINES][VECTORS];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) sums[i][v] = spread(0);
+    const size_t step = (width + TOKENS - 1) / TOKENS;
+    for (size_t d = 0; d < width;) {
+        if (ahead.keys) ask(ahead.keys + next_head(&ahead), ahead.bytes);
+        for (const size_t end = d + step < width ? d + step : width; d < end; d++) {
+            wides key[VECTORS];
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++) key[v] = load_wide(keys + d * TOKENS + v * WIDE);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < count; i++) {
+                const wides value = spread(lines->q[i][d]);
+#pragma GCC unroll 4
+                for (size_t v = 0; v < VECTORS; v++) sums[i][v] = multiply_add_wide(key[v], value, sums[i][v]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) store_wide(lines->scores[i] + v * WIDE, sums[i][v] * lines->scale);
+}
+
+/* Each score is the sum over d from the first to the last. */
+APART void score(struct lines *lines, const float *keys, size_t width, struct ahead ahead) {
+    FOR_LINES(score_lines, lines->count, lines, keys, width, ahead)
+}
+
+INLINE void multiply_scores(struct lines *lines, const float *scales) {
+    for (size_t i = 0; i < lines->count; i++)
+        for (size_t t = 0; t < TOKENS; t += WIDE)
+            store_wide(lines->scores[i] + t, load_wide(lines->scores[i] + t) * load_wide(scales + t));
+}
+
+/* Write a value over the scores of tokens that a line does not see. */
+static void hide(struct lines *lines, float value) {
+    for (size_t i = 0; i < lines->count; i++)
+        for (size_t t = 0; t < TOKENS; t++)
+            if (t < lines->sights[i].from || t >= lines->sights[i].to) lines->scores[i][t] = value;
+}
+
+INLINE floats lower_halves(floats a, floats b) { return __builtin_shuffle(a, b, (ints){0, 1, 2, 3, 8, 9, 10, 11}); }
+
+INLINE floats upper_halves(floats a, floats b) { return __builtin_shuffle(a, b, (ints){4, 5, 6, 7, 12, 13, 14, 15}); }
+
+/* The maximum of each register. */
+INLINE floats largest_of_each(const floats x[LANES]) {
+    floats halves[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) halves[i] = larger(lower_halves(x[i], x[i + 4]), upper_halves(x[i], x[i + 4]));
+    turn_quads(halves);
+    return larger(larger(halves[0], halves[2]), larger(halves[1], halves[3]));
+}
+
+/* The sum of each register, in the order of `sum_lanes`. */
+INLINE floats sum_of_each(const floats x[LANES]) {
+    floats halves[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) halves[i] = lower_halves(x[i], x[i + 4]) + upper_halves(x[i], x[i + 4]);
+    turn_quads(halves);
+    return (halves[0] + halves[2]) + (halves[1] + halves[3]);
+}
+
+/* Turn scores into weights. What there is once for each line is side by side in a register. */
+APART void weigh(struct lines *lines, size_t filled) {
+    floats rows[LANES], most = splat(0), sum = splat(0);
+    float highest[LANES] __attribute__((aligned(32)));
+    if (!lines->whole) hide(lines, -INFINITY);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < LANES; i++) {
+        rows[i] = splat(0);
+        if (i >= LINES || i >= lines->count) continue;
+        most[i] = lines->states[i][filled], sum[i] = lines->states[i][filled + 1];
+        rows[i] = load(lines->scores[i]);
+        for (size_t t = LANES; t < TOKENS; t += LANES) rows[i] = larger(load(lines->scores[i] + t), rows[i]);
+    }
+    const floats now = larger(largest_of_each(rows), most);
+    store(highest, now);
+    store(lines->shrinks, exponential(most - now));
+    for (size_t i = 0; i < lines->count; i++)
+#pragma GCC unroll 4
+        for (size_t t = 0; t < TOKENS; t += LANES)
+            store(lines->scores[i] + t, exponential(load(lines->scores[i] + t) - highest[i]));
+    if (!lines->whole) {
+        hide(lines, 0);
+        for (size_t i = 0; i < lines->count; i++)
+            if (lines->sights[i].from >= lines->sights[i].to) lines->shrinks[i] = 1;
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < LINES; i++) {
+        if (i >= lines->count) continue;
+        rows[i] = load(lines->scores[i]);
+        for (size_t t = LANES; t < TOKENS; t += LANES) rows[i] += load(lines->scores[i] + t);
+    }
+    sum = sum * load(lines->shrinks) + sum_of_each(rows);
+    for (size_t i = 0; i < LINES; i++)
+        if (i < lines->count) lines->states[i][filled] = now[i], lines->states[i][filled + 1] = sum[i];
+}
+
+/* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. */
+INLINE void add_values(int kind, size_t count, size_t vectors, struct lines *lines, const struct block *block, size_t d,
+                       struct ahead ahead) {
+    wides sums[LINES][VECTORS];
+    const size_t from = d * number_bytes(kind), bytes = vectors * WIDE * number_bytes(kind);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++)
+            sums[i][v] = load_wide(lines->states[i] + d + v * WIDE) * lines->shrinks[i];
+    for (size_t t = block->from; t < block->to; t++) {
+        if (ahead.values) ask(ahead.values + next_head(&ahead) + from, bytes);
+        wides value[VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++)
+            value[v] = load_wide_kind(block->values + block->offsets[t], d + v * WIDE, kind);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < count; i++) {
+            const wides weight = spread(lines->scores[i][t]);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < vectors; v++) sums[i][v] = multiply_add_wide(value[v], weight, sums[i][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < vectors; v++) store_wide(lines->states[i] + d + v * WIDE, sums[i][v]);
+}
+
+INLINE void add_lines(size_t count, int kind, struct lines *lines, const struct block *block, size_t filled,
+                      struct ahead ahead) {
+    size_t d = 0;
+    for (; d + VECTORS * WIDE <= filled; d += VECTORS * WIDE)
+        add_values(kind, count, VECTORS, lines, block, d, ahead);
+    for (; d < filled; d += WIDE) add_values(kind, count, 1, lines, block, d, ahead);
+}
+
+APART void add_all(struct lines *lines, const struct block *block, size_t filled, struct ahead ahead) {
+    switch (block->kind) {
+    case FP16: FOR_LINES(add_lines, lines->count, FP16, lines, block, filled, ahead) break;
+    case BF16: FOR_LINES(add_lines, lines->count, BF16, lines, block, filled, ahead) break;
+    case INT8: FOR_LINES(add_lines, lines->count, INT8, lines, block, filled, ahead) break;
+    default: FOR_LINES(add_lines, lines->count, FP32, lines, block, filled, ahead)
+    }
+}
+
+/* Lines meet a block, while what comes next is asked for. */
+static void meet(struct lines *lines, const struct pool *pool, const struct block *block, struct ahead ahead) {
+    score(lines, block->keys, pool->width, ahead);
+    if (pool->kind == INT8) multiply_scores(lines, block->key_scales);
+    weigh(lines, pool->filled);
+    if (pool->kind == INT8) multiply_scores(lines, block->value_scales);
+    add_all(lines, block, pool->filled, ahead);
+}
+
+#endif
