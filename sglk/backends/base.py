@@ -146,7 +146,7 @@ class DeviceBackend(ABC):
         """Return uninitialised device memory; raises CapacityError when there is not enough."""
 
     def allocate_cache(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """As `allocate`, for keys and values: memory that is held for long, written bit by bit and read by every step."""
+        """As `allocate`, for keys and values: memory that is held for long and read by every step."""
         return self.allocate(shape, dtype)
 
     @abstractmethod

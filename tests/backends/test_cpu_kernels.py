@@ -12,6 +12,7 @@ from sglk.backends import moe_ops, quantised_linear, reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels import library
+from sglk.backends.cpu_kernels.attention import AttentionKernel
 from sglk.backends.cpu_kernels.calls import Calls
 from sglk.backends.cpu_kernels.compiler import find_compiler
 from sglk.backends.cpu_kernels.int8 import Int8Kernel
@@ -276,6 +277,24 @@ def test_a_query_comes_to_the_same_bits_in_any_chunk_and_in_a_decode(
     rows = rows_of([pages] * len(lens), [1] * len(lens), lens, window)
     last = torch.tensor(lens) - 1
     assert torch.equal(decode(q_THD[last], keys, values, rows, 0.2, scales), whole_THD[last])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("width", [6, 40, 64])
+def test_narrower_registers_change_no_bit_of_attention(kv_dtype: str, width: int, narrow: ctypes.CDLL) -> None:
+    length, columns = 600, -(-600 // PAGE_SIZE)
+    keys, values, scales = filled_pool(columns * PAGE_SIZE, kv_dtype, width)
+    q_THD = randn(length, HEADS, width, seed=2)
+    results = []
+    for each in (kernels(), narrow):
+        assert isinstance(each, ctypes.CDLL)
+        kernel = AttentionKernel(Calls(each, 2))
+        rows = rows_of([list(range(columns))], [length], [length], None)
+        decodes = rows_of([list(range(columns))] * 3, [1] * 3, [1, 40, length], None)
+        decoded = kernel.decode(q_THD[:3], keys, values, decodes, 0.2, scales)
+        results.append(torch.cat((kernel.prefill(q_THD, keys, values, rows, 0.2, scales), decoded)))
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "fp8_e5m2", "fp16", "bf16"])

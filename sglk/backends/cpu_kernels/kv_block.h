@@ -86,12 +86,24 @@ struct block {
     float key_scales[TOKENS], value_scales[TOKENS];
 };
 
+/* Of each two halves number `part`, widened. */
+INLINE floats widen_half(words x, int part) {
+#if defined(__AVX2__) && defined(__F16C__)
+    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i apart = _mm256_shuffle_epi8((__m256i)x, _mm256_broadcastsi128_si256(order));
+    const __m256i parts = _mm256_permute4x64_epi64(apart, 0xd8);
+    return (floats)_mm256_cvtph_ps(part ? _mm256_extracti128_si256(parts, 1) : _mm256_castsi256_si128(parts));
+#else
+    return widen_halves((ints)(part ? x >> 16 : x & 0xffff));
+#endif
+}
+
 /* Of each four bytes number `part`, widened. */
 INLINE floats widen(floats four_bytes, int part, int kind) {
     const words x = (words)four_bytes;
     if (kind == FP32) return four_bytes;
     if (kind == BF16) return (floats)(part ? x & 0xffff0000 : x << 16);
-    if (kind == FP16) return widen_halves((ints)(part ? x >> 16 : x & 0xffff));
+    if (kind == FP16) return widen_half(x, part);
     if (kind == INT8) return to_floats((ints)(x << (24 - 8 * part)) >> 24);
     const ints bits = (ints)(x >> 8 * part & 0xff);
     return kind == E4M3 ? widen_e4m3(bits) : widen_e5m2(bits);

@@ -60,10 +60,9 @@ INLINE void score_lines(size_t count, struct lines *lines, const float *keys, si
     for (size_t i = 0; i < count; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < VECTORS; v++) sums[i][v] = spread(0);
-    const size_t step = (width + TOKENS - 1) / TOKENS;
-    for (size_t d = 0; d < width;) {
+    for (size_t t = 0, d = 0; t < TOKENS; t++) {
         if (ahead.keys) ask(ahead.keys + next_head(&ahead), ahead.bytes);
-        for (const size_t end = d + step < width ? d + step : width; d < end; d++) {
+        for (const size_t end = (t + 1) * width / TOKENS; d < end; d++) {
             wides key[VECTORS];
 #pragma GCC unroll 4
             for (size_t v = 0; v < VECTORS; v++) key[v] = load_wide(keys + d * TOKENS + v * WIDE);

@@ -90,15 +90,10 @@ INLINE uint16_t float_to_bfloat(float value) {
 
 /* Halves in the low bits of each lane, whose other bits are zeros. */
 INLINE floats widen_halves(ints bits) {
-#if defined(__F16C__) && defined(__AVX2__)
-    const __m256i packed = _mm256_packus_epi32((__m256i)bits, (__m256i)bits);
-    return (floats)_mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 8)));
-#else
     const ints size = bits & 0x7fff;
     const ints tiny = (ints)(__builtin_convertvector(size, floats) * 0x1p-24f), normal = (size << 13) + (112 << 23);
     const ints value = (tiny & (size < 0x400)) | (normal & (size >= 0x400)) | ((size >= 0x7c00) & 0x7f800000);
     return (floats)(value | (bits & 0x8000) << 16);
-#endif
 }
 
 INLINE floats load_halves(const uint16_t *from) {
