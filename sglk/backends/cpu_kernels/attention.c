@@ -24,15 +24,30 @@ INLINE size_t first_seen(const struct tile *tile, size_t query) {
     return tile->window && end > tile->window ? end - tile->window : 0;
 }
 
+INLINE size_t whole_lines(size_t lines) { return (lines + LINES - 1) / LINES * LINES; }
+
+/* Floats that a thread needs for `count` heads. */
+INLINE size_t room_size(const struct pool *pool, size_t count, size_t lines) {
+    return (2 * TOKENS + count * whole_lines(lines)) * pool->filled;
+}
+
+/* Put numbers of the queries of a head as they are multiplied: those of LINES lines side by side. */
+static void lay_queries(const struct tile *tile, size_t head, size_t width, size_t lines, float *room) {
+    for (size_t line = 0; line < lines; line++) {
+        const float *q = tile->q + line / tile->group * tile->stride + (head * tile->group + line % tile->group) * width;
+        float *to = room + line / LINES * LINES * width + line % LINES;
+        for (size_t d = 0; d < width; d++) to[d * LINES] = q[d];
+    }
+}
+
 /* `count` lines of a tile, from line `first` on, as they see a block that begins at position `start`. */
-static void find_lines(const struct pool *pool, const struct tile *tile, size_t first, size_t count, size_t start,
-                       float *states, struct lines *lines) {
+static void find_lines(const struct pool *pool, const struct tile *tile, const float *q, size_t first, size_t count,
+                       size_t start, float *states, struct lines *lines) {
     size_t query = first / tile->group, head = first % tile->group;
-    lines->count = count, lines->scale = tile->scale, lines->whole = 1;
+    lines->count = count, lines->scale = tile->scale, lines->whole = 1, lines->q = q + first * pool->width;
     for (size_t i = 0; i < count; i++) {
         const size_t seen = first_seen(tile, query), past = tile->position + query + 1;
         const size_t from = seen > start ? seen - start : 0, to = past > start ? past - start : 0;
-        lines->q[i] = tile->q + query * tile->stride + head * pool->width;
         lines->states[i] = states + (first + i) * state_size(pool->filled);
         lines->sights[i] = (struct sight){from, to < TOKENS ? to : TOKENS};
         lines->whole = lines->whole && from == 0 && to >= TOKENS;
@@ -41,11 +56,11 @@ static void find_lines(const struct pool *pool, const struct tile *tile, size_t 
 }
 
 /* All lines of a tile meet a block, of which the first ones ask for what comes next. */
-static void meet_all(const struct pool *pool, const struct tile *tile, size_t count, const struct block *block,
-                     size_t start, float *states, struct ahead ahead) {
+static void meet_all(const struct pool *pool, const struct tile *tile, const float *q, size_t count,
+                     const struct block *block, size_t start, float *states, struct ahead ahead) {
     struct lines lines;
     for (size_t line = 0; line < count; line += LINES) {
-        find_lines(pool, tile, line, count - line < LINES ? count - line : LINES, start, states, &lines);
+        find_lines(pool, tile, q, line, count - line < LINES ? count - line : LINES, start, states, &lines);
         meet(&lines, pool, block, ahead);
         ahead.keys = ahead.values = NULL;
     }
@@ -60,6 +75,8 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
         memset(states + line * size, 0, size * sizeof *states);
         states[line * size + pool->filled] = -INFINITY;
     }
+    float *q = room + 2 * TOKENS * pool->filled;
+    for (size_t h = 0; h < count; h++) lay_queries(tile, h, pool->width, lines, q + h * whole_lines(lines) * pool->width);
     if (seen > start) start = seen;
     struct block block;
     struct places places[2];
@@ -70,12 +87,12 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
         const size_t from = at > start ? at : start, to = at + TOKENS < end ? at + TOKENS : end;
         const int more = at + TOKENS < end;
         if (more) find_places(pool, row, at + TOKENS, at + TOKENS, end, &places[!own]);
-        struct tile mine = *tile;
-        for (size_t h = 0; h < count; h++, mine.q += tile->group * pool->width) {
+        for (size_t h = 0; h < count; h++) {
             struct ahead ahead = {&places[!own], NULL, NULL, count, bytes, h * TOKENS / count, h * TOKENS % count};
             if (more) ahead.keys = pool->keys + head * bytes, ahead.values = pool->values + head * bytes;
             read_block(pool, &places[own], head + h, from - at, to - at, &ahead, &block, room);
-            meet_all(pool, &mine, lines, &block, at, states + h * lines * size, ahead);
+            meet_all(pool, tile, q + h * whole_lines(lines) * pool->width, lines, &block, at, states + h * lines * size,
+                     ahead);
         }
     }
 }
@@ -127,7 +144,7 @@ static void decode_share(const void *of, size_t task, size_t worker) {
     const size_t start = (first_seen(&tile, 0) / PART + part) * PART;
     const size_t end = start + PART < length ? start + PART : length;
     float *own = job->states + ((b * parts + part) * heads + head * group) * size;
-    float *room = job->room + worker * 2 * TOKENS * job->pool.filled;
+    float *room = job->room + worker * room_size(&job->pool, job->together, group);
     if (start < length)
         attend_part(&job->pool, &row, head, job->together, &tile, start, end, own, room);
     else
@@ -146,8 +163,8 @@ static void finish_share(const void *of, size_t task, size_t worker) {
 
 /* q and out are [B, H, D], rows of q `stride` floats apart; the pools are [S, K, D], their scales [S, K]; the tokens of
  * row b are in the pages of line b of `table`, which has `columns`. The parts of a row are computed side by side.
- * `states` holds B * parts * H * (D + 16) floats, `room` 64 * D for each thread, with D filled up; both begin with a
- * cache line. */
+ * `states` holds B * parts * H * (D + 16) floats, `room` (64 + H + 7 * K) * D for each thread, with D filled up; both
+ * begin with a cache line. */
 void sglk_attention_decode(int kind, const float *q, size_t stride, const void *keys, const void *values,
                            const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
                            size_t page_size, const int64_t *lengths, size_t rows, size_t window, size_t heads,
@@ -199,12 +216,12 @@ static void prefill_share(const void *of, size_t task, size_t worker) {
     const struct tile tile = {q, job->stride, queries, group, job->past + i, job->window, job->scale};
     attend_tile(&job->pool, &job->row, head, &tile, kv_heads * group, job->out + i * kv_heads * group * width,
                 job->states + worker * 2 * job->together * group * state_size(job->pool.filled),
-                job->room + worker * 2 * TOKENS * job->pool.filled);
+                job->room + worker * room_size(&job->pool, 1, job->together * group));
 }
 
 /* As above, but q and out are [T, H, D], the queries of row b are from `starts`[b] to before `starts`[b + 1], and they
  * are the last of its tokens. A tile has `together` queries at most. `states` holds for each thread
- * 2 * together * H / K * (D + 16) floats. */
+ * 2 * together * H / K * (D + 16) floats, `room` (64 + together * H / K + 7) * D. */
 void sglk_attention_prefill(int kind, const float *q, size_t stride, const void *keys, const void *values,
                             const float *key_scales, const float *value_scales, const int64_t *table, size_t columns,
                             size_t page_size, const int64_t *starts, const int64_t *lengths, size_t rows, size_t window,

@@ -16,6 +16,8 @@ BLOCK = 32
 """Tokens that are read at a time, as in the C source."""
 TILE = 48
 """Queries times heads of a prompt that meet a block of tokens while it is in the nearest cache."""
+SPARE_LINES = 7
+"""That a head's lines may be filled up with."""
 WIDEST = 256
 LINE = 16
 """Numbers of a cache line: the last ones of a head are filled up with zeros."""
@@ -44,9 +46,9 @@ class AttentionKernel:
         batch, heads, width = q_BHD.shape
         arrays = self._arrays(rows)
         states = batch * arrays.parts * heads * (_filled(width) + LINE)
-        pools = (k_pool_SKD, v_pool_SKD)
+        pools, lines = (k_pool_SKD, v_pool_SKD), heads + k_pool_SKD.shape[1] * SPARE_LINES
         return self._attend(
-            "attention_decode", q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, arrays.parts
+            "attention_decode", q_BHD, pools, (arrays.lens,), arrays, scale, scales, states, lines, arrays.parts
         )
 
     def prefill(
@@ -64,8 +66,8 @@ class AttentionKernel:
         group = heads // k_pool_SKD.shape[1]
         together = max(1, TILE // group)
         states = self._calls.threads * 2 * together * group * (_filled(width) + LINE)
-        pools, lens = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens)
-        return self._attend("attention_prefill", q_THD, pools, lens, arrays, scale, scales, states, together)
+        pools, lens, lines = (k_pool_SKD, v_pool_SKD), (arrays.starts, arrays.lens), together * group + SPARE_LINES
+        return self._attend("attention_prefill", q_THD, pools, lens, arrays, scale, scales, states, lines, together)
 
     def _arrays(self, rows: PagedRows) -> "RowArrays":
         """Return what the C functions read of `rows`, which all layers of a step share."""
@@ -84,16 +86,21 @@ class AttentionKernel:
         scale: float,
         scales: KVScales | None,
         states: int,
+        lines: int,
         share: int,
     ) -> torch.Tensor:
-        """Call the function; `states` is the floats that it needs for its states, `share` what it counts them by."""
+        """Call the function.
+
+        `states` is the floats that it needs for its states, `share` what it counts them by; `lines` is the most heads
+        of queries that a thread has at a time.
+        """
         _, heads, width = q_THD.shape
         if q_THD.stride()[1:] != (width, 1):
             q_THD = q_THD.contiguous()
         keys, values = pools_SKD
         threads = self._calls.threads
         out_THD = self._calls.empty(*q_THD.shape)
-        room_N = self._calls.empty(states + threads * 2 * BLOCK * _filled(width))
+        room_N = self._calls.empty(states + threads * (2 * BLOCK + lines) * _filled(width))
         self._calls(
             function,
             KINDS[keys.dtype],

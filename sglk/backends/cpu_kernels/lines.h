@@ -44,7 +44,8 @@ struct sight {
 struct lines {
     size_t count;
     float scale;
-    const float *q[LINES];
+    /* Number d of all lines side by side, then number d + 1. */
+    const float *q;
     float *states[LINES];
     struct sight sights[LINES];
     /* Whether each sees all tokens. */
@@ -68,7 +69,7 @@ INLINE void score_lines(size_t count, struct lines *lines, const float *keys, si
             for (size_t v = 0; v < VECTORS; v++) key[v] = load_wide(keys + d * TOKENS + v * WIDE);
 #pragma GCC unroll 8
             for (size_t i = 0; i < count; i++) {
-                const wides value = spread(lines->q[i][d]);
+                const wides value = spread(lines->q[d * LINES + i]);
 #pragma GCC unroll 4
                 for (size_t v = 0; v < VECTORS; v++) sums[i][v] = multiply_add_wide(key[v], value, sums[i][v]);
             }
