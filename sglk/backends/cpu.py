@@ -100,23 +100,24 @@ class CpuBackend(DeviceBackend):
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""
-        wanted = math.prod(shape) * dtype.itemsize
-        free = self.memory_info().free
-        if wanted > free:
-            raise CapacityError(
-                f"the cpu device has {free} bytes of memory free, {wanted} were asked for; lower the need"
-            )
+        self._check_free(shape, dtype)
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def allocate_cache(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """As `allocate`, on the system's large pages where it has some."""
-        tensor = self.allocate(shape, dtype)
-        large_pages.ask_for(tensor)
-        return tensor
+        self._check_free(shape, dtype)
+        return large_pages.empty(shape, dtype)
 
     def free(self, tensor: torch.Tensor) -> None:
         """Drop the storage at once, even where views of it are still referenced."""
         tensor.untyped_storage().resize_(0)
+
+    def _check_free(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        wanted, free = math.prod(shape) * dtype.itemsize, self.memory_info().free
+        if wanted > free:
+            raise CapacityError(
+                f"the cpu device has {free} bytes of memory free, {wanted} were asked for; lower the need"
+            )
 
     def memory_info(self) -> MemoryInfo:
         """Return the machine's memory, or the container's where that is smaller."""

@@ -43,13 +43,12 @@ def test_the_last_tensor_gives_the_memory_back(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has none")
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has none")
 def test_a_cache_asks_for_large_pages_and_is_given_back() -> None:
     backend = CpuBackend()
-    cache = backend.allocate_cache((3, large_pages.LARGE_PAGE), torch.int8)
-    middle = cache[1].data_ptr()
-    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
-        pytest.skip("this system has none")
-    assert "hg" in flags_at(middle)
+    cache = backend.allocate_cache((3, large_pages.LARGE_PAGE // 4, 3), torch.int16)
+    assert cache.is_contiguous()
+    assert all("hg" in flags_at(each.data_ptr()) for each in cache)
     assert cache.fill_(3).sum(dtype=torch.int64) == 3 * cache.numel()
     backend.free(cache)
     assert cache.untyped_storage().nbytes() == 0

@@ -48,12 +48,15 @@ def _room(size: int) -> tuple[mmap.mmap, int]:
     return chunk, start
 
 
-def ask_for(tensor: torch.Tensor) -> None:
-    """Let the memory of a tensor, which nobody has written to, be large pages as far as it covers whole ones."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return
-    start = -(-tensor.data_ptr() // LARGE_PAGE) * LARGE_PAGE
-    length = (tensor.data_ptr() + tensor.nbytes) // LARGE_PAGE * LARGE_PAGE - start
-    if length > 0:
-        # Where the system has none, nothing changes.
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return uninitialised memory that begins with a large page, with a storage of its own; what it leaves of the last
+    one stays small pages."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    room_N = torch.empty(size + LARGE_PAGE, dtype=torch.uint8)
+    start = -room_N.data_ptr() % LARGE_PAGE
+    address, length = ctypes.c_void_p(room_N.data_ptr() + start), ctypes.c_size_t(size // LARGE_PAGE * LARGE_PAGE)
+    # Where the system has none, nothing changes.
+    ctypes.CDLL(None).madvise(address, length, mmap.MADV_HUGEPAGE)
+    return room_N[start : start + size].view(dtype).view(shape)
