@@ -2,9 +2,12 @@
 
 import logging
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+
+import numpy as np
 
 from sglk.engine.messages import GenerateRequest, Grammar, SamplingParams
 from sglk.errors import RequestError
@@ -66,7 +69,10 @@ class Limits:
     def _check_ids(self, param: str, ids: Sequence[int]) -> None:
         if not ids:
             return
-        low, high = min(ids), max(ids)
+        try:
+            low, high = 0, int(np.maximum.reduce(np.frombuffer(array("I", ids), np.uintc)))
+        except OverflowError:
+            low, high = min(ids), max(ids)
         if low < 0 or high >= self.vocab_size:
             wrong = low if low < 0 else high
             message = f"token id {wrong} is outside the vocabulary; use 0 to {self.vocab_size - 1}"
