@@ -57,6 +57,19 @@ class PagePool:
         self._move(pages, FREE, HELD)
         return pages
 
+    def take(self, after: int) -> int:
+        """Take one free page, best the one behind page `after`; the caller makes sure that there is one."""
+        state, page = self._state, after + 1
+        if page == len(state) or state[page] != FREE:
+            page = state.find(FREE, self._cursor)
+            if page < 0:
+                page = state.find(FREE)
+            self._cursor = page + 1
+        state[page] = HELD
+        self._count[FREE] -= 1
+        self._count[HELD] += 1
+        return page
+
     def adopt(self, pages: Sequence[int]) -> None:
         """Make the prefix cache the owner of `pages`, which a request held."""
         self._move(pages, HELD, CACHED)

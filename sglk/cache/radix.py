@@ -91,7 +91,9 @@ class RadixCache:
         tokens = tokens[: full * self._page_size]
         prefix = self._walk(tokens)
         known = len(prefix.pages)
-        self.pool.free([own for own, kept in zip(pages, prefix.pages, strict=False) if own != kept])
+        twice = [own for own, kept in zip(pages, prefix.pages, strict=False) if own != kept]
+        if twice:
+            self.pool.free(twice)
         if known == full:
             return prefix
         fresh = list(pages[known:full])
@@ -141,6 +143,12 @@ class RadixCache:
     def flush(self) -> None:
         """Free every page that no live request reads."""
         self.evict(self.evictable_pages)
+
+    def dismantle(self) -> None:
+        """Let go of all nodes, at the end: parents and children hold each other until the garbage is looked for."""
+        for node in [self.root, *self.nodes()]:
+            node.children, node.parent = {}, None
+        self._leaves.clear()
 
     def _worthwhile(self, length: int) -> int:
         return length if length >= self._min_len else 0

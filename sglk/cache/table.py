@@ -45,6 +45,15 @@ class PageTable:
         self.capacity = len(pages) * pool.page_size
         return True
 
+    def grow(self) -> bool:
+        """Add one page, evicting a prefix's last if need be; False when there is none."""
+        pool = self._pool
+        if not pool.free_pages and not self._cache.evict(1):
+            return False
+        self.pages.append(pool.take(self.pages[-1]))
+        self.capacity += pool.page_size
+        return True
+
     def share(self, tokens: tuple[int, ...]) -> None:
         """Offer the computed KV of `tokens` to the prefix cache and go on reading it from there."""
         self._adopt(self._cache.insert(tokens, self.pages))

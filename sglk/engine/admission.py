@@ -29,9 +29,10 @@ class NewTokenRatio:
         """Return to the first value."""
         self.value = self._start
 
-    def decay(self) -> None:
-        """Count one decode step."""
-        self.value = max(self._floor, self.value - (self._start - self._floor) / DECAY_STEPS)
+    def decay(self, steps: int = 1) -> None:
+        """Count decode steps."""
+        for _ in range(steps):
+            self.value = max(self._floor, self.value - (self._start - self._floor) / DECAY_STEPS)
 
     def retracted(self, running: Iterable[Request]) -> None:
         """Take what the `running` requests have generated for the new estimate, a little above."""
@@ -41,10 +42,9 @@ class NewTokenRatio:
             limit += min(request.max_new_tokens, MAX_NEW_TOKENS)
         self.value = max(self.value, min(1.0, generated / max(1, limit)))
 
-    def growth(self, requests: Iterable[Request]) -> float:
-        """Return the KV tokens that `requests` are expected to add to those they have now."""
+    def growth(self, left: Iterable[int]) -> float:
+        """Return the KV tokens that requests are expected to add to those they have, of those `left` to each."""
         tokens, value = 0.0, self.value
-        for request in requests:
-            left = request.most_tokens - len(request.tokens)
-            tokens += (left if left < MAX_NEW_TOKENS else MAX_NEW_TOKENS) * value
+        for most in left:
+            tokens += (most if most < MAX_NEW_TOKENS else MAX_NEW_TOKENS) * value
         return tokens

@@ -47,10 +47,29 @@ class Request:
     """Its row of the last step in which it decoded since it was admitted."""
     most_tokens: int = field(init=False)
     """Prompt and answer at its longest."""
+    origin: int = 0
+    """Tokens it has while it decodes, less the scheduler's decode steps so far."""
+    sure_until: int = 0
+    """Decode step with which it ends at the latest; 0 where a token may end it before."""
+    grows_at: int = 0
+    """Decode steps after which it takes another page."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt_ids)
         self.most_tokens = len(self.prompt_ids) + self.max_new_tokens
+
+    def decode_from(self, decode_steps: int) -> None:
+        """Begin to get a token in each decode step, of which there were `decode_steps` so far."""
+        tokens = len(self.tokens)
+        self.origin = tokens - decode_steps
+        self.sure_until = 0 if self.stop_ids else self.most_tokens - self.origin
+        self.grows_at = self.table.capacity - self.origin + 1
+
+    def grow(self) -> None:
+        """Take the page for the next token after those that the present ones hold; there is one."""
+        room = self.table.grow()
+        assert room, "the last request alone fits the pool"
+        self.grows_at = self.table.capacity - self.origin + 1
 
     @property
     def num_generated(self) -> int:
@@ -59,7 +78,13 @@ class Request:
 
     def beginning(self, length: int) -> tuple[int, ...]:
         """Return the leading `length` tokens; of a prompt, without a copy where it is whole."""
-        return self.prompt_ids[:length] if length <= len(self.prompt_ids) else tuple(self.tokens[:length])
+        prompt = self.prompt_ids
+        return prompt[:length] if length <= len(prompt) else prompt + tuple(self.tokens[len(prompt) : length])
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still add."""
+        return self.most_tokens - len(self.tokens)
 
     @property
     def pending(self) -> int:

@@ -1,7 +1,7 @@
 """Continuous batching: which tokens of which requests are computed in the next step."""
 
 import random
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from sglk.cache.pages import PagePool
@@ -10,6 +10,7 @@ from sglk.cache.table import PageTable
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.admission import NewTokenRatio
 from sglk.engine.batch import Batch, BatchRow, RowFailure, RowResult
+from sglk.engine.decoding import Decoding
 from sglk.engine.guide import Guide
 from sglk.engine.logits import logit_rules
 from sglk.engine.messages import Finish, GenerateRequest
@@ -63,6 +64,7 @@ class Scheduler:
         self.cached_prompt_tokens = 0
         """Part of `prompt_tokens` answered from the prefix cache."""
         self.retractions = 0
+        self.decoding = Decoding()
         self._eos_token_ids = eos_token_ids
         self._max_running = runtime.max_running_requests
         self._max_prefill_tokens = runtime.max_prefill_tokens
@@ -75,7 +77,6 @@ class Scheduler:
         self._pass = 0
         self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._prefilling: Request | None = None
-        self._decoding: dict[str, Request] = {}
         self._prefilled_last = False
 
     @property
@@ -86,18 +87,22 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Requests that prefill or decode."""
-        return len(self._decoding) + (self._prefilling is not None)
+        return len(self.decoding) + (self._prefilling is not None)
 
     @property
     def has_work(self) -> bool:
         """Whether `schedule` will return a batch."""
-        return bool(self._waiting or self._decoding or self._prefilling)
+        return bool(self._waiting or self.decoding or self._prefilling)
 
     def find(self, request_id: str) -> Request | None:
         """Return the live request of that id."""
         if self._prefilling is not None and self._prefilling.request_id == request_id:
             return self._prefilling
-        return self._decoding.get(request_id) or self._waiting.get(request_id)
+        request = self.decoding.get(request_id)
+        if request is None:
+            return self._waiting.get(request_id)
+        self.decoding.catch_up((request,))
+        return request
 
     def add(self, request: GenerateRequest, guide: Guide | None = None) -> Request:
         """Queue a request; its prompt has at least 1 and at most `max_request_tokens - 1` tokens.
@@ -143,8 +148,9 @@ class Scheduler:
 
         Return the requests that got a token or failed; those with `finish` set have left the scheduler.
         """
-        rows, split, decoding = batch.rows, batch.num_prefills, self._decoding
+        rows, split, decoding = batch.rows, batch.num_prefills, self.decoding
         assert len(rows) == len(results)
+        steps = decoding.steps + (len(rows) > split)
         advanced = []
         for row, result in zip(rows[:split], results[:split], strict=True):
             request = self.find(row.request_id)
@@ -152,6 +158,7 @@ class Scheduler:
                 continue
             if not isinstance(result, RowFailure):
                 request.table.share(request.beginning(request.computed))
+            request.decode_from(steps)
             if request.finish is not None:
                 self.remove(request.request_id)
             advanced.append(request)
@@ -174,49 +181,38 @@ class Scheduler:
             if request.finish is not None:
                 self.remove(request.request_id)
             advanced.append(request)
+        decoding.steps = steps
         return advanced
 
-    def steady_steps(self) -> int:
-        """Return how many more steps are sure to be like the last one, whose rows all decode, while nobody comes.
+    def sure_decodes(self) -> int:
+        """Return how many of the next steps are sure to decode and nothing else, while nobody comes.
 
-        In none of them does a request end or get retracted, nor is there room for one that waits.
+        None retracts a request, and requests end in the last of them alone. Where it is 0, `schedule` knows.
         """
-        decoding = self._decoding.values()
+        decoding, page_size = self.decoding, self.pool.page_size
+        steps = decoding.sure_steps()
         if self._prefilling is not None or (self._waiting and self.num_running < self._max_running):
-            return 0
-        steps = min([request.most_tokens - len(request.tokens) for request in decoding]) - 1
-        if any(request.stop_ids for request in decoding):
-            return 0
-        while steps and sum(map(len, self._growing_ahead(steps).values())) > self._available_pages:
-            steps //= 2
+            # It is the turn of prompts, or theirs after the next step.
+            steps = min(steps, int(self._prefilled_last and not self._mixes))
+        if len(decoding) * (steps // page_size + 1) > self._available_pages:
+            while steps and len(decoding.growing(steps, page_size)) > self._available_pages:
+                steps //= 2
         return steps
 
-    def advance(self, batch: Batch, answers: Sequence[Sequence[int]]) -> None:
-        """Do at once what one `update` and one `schedule` do for each token that the rows of `batch` have in `answers`.
+    def decode_ahead(self, steps: int) -> None:
+        """Do at once what the next `steps` steps do, at most `sure_decodes`, but for the end of the last one."""
+        for request in self.decoding.growing(steps, self.pool.page_size):
+            request.grow()
+        self._ratio.decay(steps)
+        self.decoding.steps += steps - 1
+        self._prefilled_last = False
 
-        It is the last batch, of which `steady_steps` told how many tokens there may be, and becomes the next one.
-        """
-        steps = len(answers[0])
-        for step, growing in sorted(self._growing_ahead(steps).items()):
-            for request in growing:
-                request.table.reserve(len(request.tokens) + step)
-        for row, tokens in zip(batch.rows, answers, strict=True):
-            request = self._decoding[row.request_id]
-            request.tokens += tokens
-            request.computed += steps
-            row.input_ids = tokens[-1:]
-            row.start += steps
-            row.num_generated += steps
-        for _ in range(steps):
-            self._ratio.decay()
-
-    def _growing_ahead(self, steps: int) -> dict[int, list[Request]]:
-        """Return which requests take a page in which of the next `steps` steps."""
-        found: dict[int, list[Request]] = defaultdict(list)
-        for request in self._decoding.values():
-            for step in range(request.table.capacity - len(request.tokens) + 1, steps + 1, self.pool.page_size):
-                found[step].append(request)
-        return found
+    def end_decode(self) -> list[Request]:
+        """End the step that `decode_ahead` has begun; return the requests that have left with it."""
+        ended = self.decoding.end_step()
+        for request in ended:
+            self.remove(request.request_id)
+        return ended
 
     def _take(self, request: Request, row: BatchRow, result: RowResult | None) -> bool:
         """Take what a row came to; return whether its request got a token or failed."""
@@ -236,7 +232,7 @@ class Scheduler:
             return None
         if request is self._prefilling:
             self._prefilling = None
-        self._decoding.pop(request_id, None)
+        self.decoding.pop(request_id, None)
         self._waiting.pop(request_id, None)
         request.table.close(request.beginning(request.computed) if keep_kv else ())
         return request
@@ -262,9 +258,9 @@ class Scheduler:
     def _admit(self, step: PrefillStep) -> None:
         """Move waiting requests into the step, in the policy's order, up to the first that does not fit."""
         growth = self._ratio.growth
-        expected = growth(self._decoding.values())
+        expected = growth(self.decoding.left())
         if self._prefilling is not None:
-            expected += growth((self._prefilling,))
+            expected += growth((self._prefilling.left,))
         admitted = passed_over = 0
         for request in self._order(self._waiting.values(), self.cache, self._pass):
             if self.num_running == self._max_running or passed_over == MAX_PASSED_OVER:
@@ -275,7 +271,7 @@ class Scheduler:
                 request.table.close()
                 passed_over += 1
                 continue
-            expected += growth((request,))
+            expected += growth((request.left,))
             size = step.size(len(request.tokens) - cached, bool(request.unscored))
             if size == 0 or not self._start(request, cached, size, expected):
                 request.table.close()
@@ -328,7 +324,7 @@ class Scheduler:
         if request is self._prefilling:
             self._prefilling = None
         if last:
-            self._decoding[request.request_id] = request
+            self.decoding.join(request)
         else:
             self._prefilling = request
         end = request.computed + size
@@ -347,12 +343,13 @@ class Scheduler:
         )
 
     def _decode_rows(self) -> list[BatchRow]:
-        growing = [request for request in self._decoding.values() if len(request.tokens) > request.table.capacity]
+        self.decoding.catch_up(self.decoding.values())
+        growing = self.decoding.growing(1, self.pool.page_size)
         if growing:
             self._grow(growing)
-        if self._decoding:
+        if self.decoding:
             self._ratio.decay()
-        return [request.decode_row or self._first_decode_row(request) for request in self._decoding.values()]
+        return [request.decode_row or self._first_decode_row(request) for request in self.decoding.values()]
 
     def _first_decode_row(self, request: Request) -> BatchRow:
         """Make the row of its last token, which `update` moves on from step to step."""
@@ -380,15 +377,14 @@ class Scheduler:
                 self._retract(victim)
                 if missing <= self._available_pages:
                     break
-            self._ratio.retracted(self._decoding.values())
+            self._ratio.retracted(self.decoding.values())
         for request in growing:
-            if request.request_id in self._decoding:
-                room = request.table.reserve(len(request.tokens))
-                assert room, "the last request alone fits the pool"
+            if request.request_id in self.decoding:
+                request.grow()
 
     def _victims(self) -> list[Request]:
         """Running requests in the order of retraction, without the one that stays: the oldest with the most tokens."""
-        newest_first = reversed(self._decoding.values())
+        newest_first = reversed(self.decoding.values())
         decoding = sorted(newest_first, key=lambda request: request.num_generated)[:-1]
         return [self._prefilling, *decoding] if self._prefilling is not None else decoding
 

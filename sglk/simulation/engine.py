@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from sglk.engine.batch import Batch, BatchRow
+from sglk.engine.batch import Batch
 from sglk.engine.core import Core
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.engine.request import Request
-from sglk.planner.cost.shape import StepShape
+from sglk.planner.cost.shape import StepShape, drawn, shared_pages
 from sglk.simulation.clock import VirtualClock
 
 StepTime = Callable[[StepShape], float]
@@ -73,6 +73,12 @@ class VirtualEngine:
         self._ends_s: list[float] = []
         """Of all steps that decoded: every request that is past its prompt gets a token in each."""
         self._running = False
+        self._kinship = (0, 0)
+        """Of the requests that decode: how many leave their tokens to chance, and the tokens that they share."""
+        self._joined = False
+        """Whether somebody may have come to them since."""
+        if on_batch is None:
+            core.scheduler.decoding.foretold = self._foretold
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
         """Check and queue `request`; raises RequestError when it cannot be served."""
@@ -131,48 +137,72 @@ class VirtualEngine:
             tasks, self._inbox = self._inbox, []
             for task in tasks:
                 task()
-        batch = self.core.scheduler.schedule()
+        scheduler = self.core.scheduler
+        steps = 0 if self._on_batch is not None else scheduler.sure_decodes()
+        if steps:
+            self._decode(steps)
+            return
+        batch = scheduler.schedule()
         if batch is None:
             self._running = False
             return
-        shape = StepShape.of(batch, self.core.pool.page_size)
-        seconds = self._step_s(shape)
         if self._on_batch is not None:
             self._on_batch(batch)
-        elif not shape.prefills:
-            seconds = self._pass_over(batch, shape, seconds)
+        self._joined = True
+        seconds = self._step_s(StepShape.of(batch, self.core.pool.page_size))
+        self._take_time(seconds, lambda: self._end(batch))
+
+    def _take_time(self, seconds: float, end: Callable[[], None]) -> None:
         self.peak_tokens = max(self.peak_tokens, self.core.used_tokens)
         self.busy_s += seconds
-        self._clock.after(seconds, lambda: self._end(batch))
+        self._clock.after(seconds, end)
 
-    def _pass_over(self, batch: Batch, shape: StepShape, seconds: float) -> float:
-        """Let steps pass that decide nothing, as many as end before anything else happens.
-
-        `shape` and `seconds` are those of `batch`, which becomes that of the step after them; return the seconds of it.
-        """
-        now, until_s = self._clock.now, self._clock.next_s
-        if now + 2 * seconds >= until_s:
-            return seconds
-        most, ends_s = self.core.scheduler.steady_steps(), list[float]()
-        while len(ends_s) < most and now + seconds < until_s:
+    def _decode(self, most: int) -> None:
+        """Decode for `most` steps, or less: up to the one in which something else happens."""
+        shape, now, until_s = self._shape(), self._clock.now, self._clock.next_s
+        seconds, passed = self._step_s(shape), 0
+        while passed < most - 1 and now + seconds < until_s:
             now += seconds
-            ends_s.append(now)
+            passed += 1
+            self._ends_s.append(now)
             self.busy_s += seconds
             contexts = tuple([context + 1 for context in shape.decodes])
             shape = StepShape((), contexts, shape.logits, shape.drawn, shape.shared)
             seconds = self._step_s(shape)
-        if ends_s:
+        if passed:
             self._clock.jump(now)
-            self.core.scheduler.advance(batch, [self._tokens(row, len(ends_s)) for row in batch.rows])
-            self._ends_s += ends_s
-            self._counters.steps += len(ends_s)
-            self._counters.generated_tokens += len(ends_s) * len(batch.rows)
-        return seconds
+        self.core.scheduler.decode_ahead(passed + 1)
+        self._counters.steps += passed
+        self._counters.generated_tokens += passed * shape.rows
+        self._take_time(seconds, self._end_decode)
 
-    def _tokens(self, row: BatchRow, count: int) -> list[int]:
-        """Return what `row` comes to in this step and those after it."""
-        first, vocab_size = row.seed + row.num_generated * _STRIDE, self.core.limits.vocab_size
+    def _shape(self) -> StepShape:
+        """Return the shape of the next step, in which requests do nothing but decode."""
+        decoding = self.core.scheduler.decoding
+        contexts = tuple(decoding.contexts())
+        # Who is not akin to anybody stays so while others leave.
+        if self._joined or self._kinship != (0, 0):
+            self._joined = False
+            shared = 0
+            if len({request.table.pages[0] for request in decoding.values()}) < len(decoding):
+                shared = shared_pages([request.table.pages for request in decoding.values()])
+            chance = drawn([request.sampling for request in decoding.values()])
+            self._kinship = chance, shared * self.core.pool.page_size
+        return StepShape((), contexts, len(contexts), *self._kinship)
+
+    def _foretold(self, request: Request, count: int) -> list[int]:
+        """Return the next tokens of `request`."""
+        first, vocab_size = request.seed + request.num_generated * _STRIDE, self.core.limits.vocab_size
         return [token % vocab_size for token in range(first, first + count * _STRIDE, _STRIDE)]
+
+    def _end_decode(self) -> None:
+        scheduler = self.core.scheduler
+        self._ends_s.append(self._clock.now)
+        self._counters.steps += 1
+        self._counters.generated_tokens += len(scheduler.decoding)
+        for request in scheduler.end_decode():
+            self._tell(self._answers[request.request_id], request)
+        self._begin()
 
     def _end(self, batch: Batch) -> None:
         vocab_size, now = self.core.limits.vocab_size, self._clock.now

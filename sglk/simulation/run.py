@@ -61,11 +61,15 @@ def _simulated(
     deployment = VirtualDeployment(replicas, config.router, VirtualClock(), calibration)
     vocab_size = min(each.engine.core.limits.vocab_size for each in deployment.replicas)
     medium = _medium(config, vocab_size)
-    conversations = plan(config.workload, medium, _salt(config) or "").measured
+    # Nothing needs to warm up here.
+    workload = dataclasses.replace(config.workload, warmup_requests=0)
+    conversations = plan(workload, medium, _salt(config) or "").measured
     _check_context(config, deployment, max(map(medium.least_tokens, conversations)))
     clients = Clients(deployment, _way(deployment.way, what_if), config.workload, vocab_size, config.bench)
     requests = clients.run(conversations)
-    return _record(config, deployment, medium, requests, clients.replicas, command)
+    record = _record(config, deployment, medium, requests, clients.replicas, command)
+    deployment.dismantle()
+    return record
 
 
 def _way(own: Way, what_if: WhatIfConfig) -> Way:

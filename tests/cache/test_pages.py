@@ -86,3 +86,17 @@ def test_counts_agree_with_states(actions: list[tuple[str, int]]) -> None:
     ]
     assert pool.held_pages == len(owned[HELD])
     assert pool.cached_pages == len(owned[CACHED])
+
+
+@given(st.lists(st.integers(0, 11), max_size=60))
+def test_one_page_is_the_one_that_a_row_of_one_would_be(numbers: list[int]) -> None:
+    by_one, by_row = PagePool(12, 4), PagePool(12, 4)
+    for pool in (by_one, by_row):
+        pool.allocate(1)
+    for number in numbers:
+        if by_one.state(number) == HELD:
+            by_one.free([number])
+            by_row.free([number])
+        elif by_one.free_pages:
+            assert [by_one.take(after=number)] == by_row.allocate(1, after=number)
+    assert (by_one.free_pages, by_one.held_pages) == (by_row.free_pages, by_row.held_pages)

@@ -43,13 +43,13 @@ class Rig:
 
     def step(self) -> list[str]:
         """Run one step; return the requests that finished."""
-        decoding, waiting = list(self.scheduler._decoding), list(self.scheduler._waiting.values())
+        decoding, waiting = list(self.scheduler.decoding), list(self.scheduler._waiting.values())
         overdue = [request for request in waiting if self._is_late(request)]
         batch = self.scheduler.schedule()
         assert batch is not None
         self.check()
         self._check_order(batch, waiting, overdue)
-        self._check_progress(batch, [name for name in decoding if name in self.scheduler._decoding])
+        self._check_progress(batch, [name for name in decoding if name in self.scheduler.decoding])
         self.batches.append(batch)
         finished = []
         for request in self.scheduler.update(batch, run_rows(self.runner, batch)):

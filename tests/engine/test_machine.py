@@ -129,11 +129,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.rig is not None
         self.rig.drop(data.draw(st.sampled_from(sorted(self.rig.live))))
 
-    @precondition(lambda self: self.rig.scheduler._decoding)
+    @precondition(lambda self: self.rig.scheduler.decoding)
     @rule(data=st.data())
     def retract(self, data: st.DataObject) -> None:
         assert self.rig is not None
-        decoding = self.rig.scheduler._decoding
+        decoding = self.rig.scheduler.decoding
         self.rig.scheduler._retract(decoding[data.draw(st.sampled_from(sorted(decoding)))])
 
     @rule(pages=st.integers(1, 8))

@@ -249,7 +249,7 @@ def test_mixed_step_takes_the_tokens_of_decodes_off_its_chunk_in_whole_pages() -
     rig.step()
     rig.add("long", prompt(100, 9))
     sizes = []
-    while "long" not in rig.scheduler._decoding:
+    while "long" not in rig.scheduler.decoding:
         rig.step()
         sizes.append((len(rig.batches[-1].rows[0].input_ids), rig.batches[-1].num_tokens))
 

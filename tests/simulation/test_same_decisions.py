@@ -179,13 +179,13 @@ def test_batches_pages_and_times_are_those_of_the_engine(
     assert simulated.decisions == engine.decisions
     assert simulated.ends_s == pytest.approx(engine.ends_s, rel=1e-9)
     # Steps that decide nothing are passed over, and nothing else becomes of anything.
-    advance, passed_over = Scheduler.advance, list[int]()
+    decode_ahead, passed_over = Scheduler.decode_ahead, list[int]()
 
-    def counting(self: Scheduler, batch: Batch, answers: Sequence[Sequence[int]]) -> None:
-        passed_over.append(len(answers[0]))
-        advance(self, batch, answers)
+    def counting(self: Scheduler, steps: int) -> None:
+        passed_over.append(steps)
+        decode_ahead(self, steps)
 
-    monkeypatch.setattr(Scheduler, "advance", counting)
+    monkeypatch.setattr(Scheduler, "decode_ahead", counting)
     quick = virtual(replica.config, requests, kv_tokens, step_by_step=False)  # type: ignore[arg-type]
     assert (quick.answers, quick.cached) == (simulated.answers, simulated.cached)
     assert quick.engine.stats() == simulated.engine.stats()

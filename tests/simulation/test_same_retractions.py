@@ -4,7 +4,7 @@ Time is the cost model's in both, since it decides who comes into which step; al
 thread, memory plan, kernels, tokens.
 """
 
-import heapq
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,13 +81,12 @@ class ClockOfSteps(VirtualClock):
     def until(self, time_s: float) -> None:
         """Do what is due by then."""
         while self.next_s <= time_s:
-            self.now, _, run = heapq.heappop(self._events)
-            run()
+            self.run_next()
         self.now = time_s
 
     def until_something_happens(self, happened: Callable[[], bool]) -> None:
         """Do what is due until somebody comes, or nothing is due any more."""
-        while self._events and not happened():
+        while self.next_s < math.inf and not happened():
             self.until(self.next_s)
 
 

@@ -2,12 +2,13 @@
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from sglk.engine.batch import Batch, BatchRow
+    from sglk.engine.batch import Batch
+    from sglk.engine.messages import SamplingParams
 
 GREEDY_TEMPERATURE = 1e-4
 """At or below it a row takes its likeliest token, as `sglk.engine.sampler` has it (which needs torch)."""
@@ -41,10 +42,10 @@ class StepShape:
             prefills.append((new, row.start + new))
             scored += len(row.scored)
         sampled = [row.sampling for row in rows if row.samples]
-        drawn = sum([each.temperature > GREEDY_TEMPERATURE and each.top_k != 1 for each in sampled])
         decodes = rows[split:]
-        shared = _shared_pages(decodes) * page_size
-        return cls(tuple(prefills), tuple([row.start + 1 for row in decodes]), scored + len(sampled), drawn, shared)
+        shared = shared_pages([row.pages for row in decodes]) * page_size
+        contexts = tuple([row.start + 1 for row in decodes])
+        return cls(tuple(prefills), contexts, scored + len(sampled), drawn(sampled), shared)
 
     @property
     def kind(self) -> Kind:
@@ -64,12 +65,17 @@ class StepShape:
         return len(self.prefills) + len(self.decodes)
 
 
-def _shared_pages(rows: "Sequence[BatchRow]") -> int:
-    """Return how many pages of rows are those of a row before them, too."""
-    if len({row.pages[0] for row in rows}) == len(rows):
+def drawn(samplings: "Iterable[SamplingParams]") -> int:
+    """Return how many of these choose their token by chance."""
+    return sum([each.temperature > GREEDY_TEMPERATURE and each.top_k != 1 for each in samplings])
+
+
+def shared_pages(rows: Sequence[Sequence[int]]) -> int:
+    """Return how many of the pages of rows, in each at least one, are those of a row before them, too."""
+    if len({pages[0] for pages in rows}) == len(rows):
         return 0
     # In order, what a row shares with any before it is what it shares with the last.
-    ordered = sorted([list(row.pages) for row in rows])
+    ordered = sorted([list(pages) for pages in rows])
     return sum([_common(one, other) for one, other in itertools.pairwise(ordered)])
 
 

@@ -1,0 +1,67 @@
+"""The requests that decode: all of them get a token in each step that decodes, so one count moves them all on."""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+
+from sglk.engine.messages import Finish
+from sglk.engine.request import Request
+
+Foretold = Callable[[Request, int], Sequence[int]]
+"""Returns the next tokens of a request, so many."""
+
+
+class Decoding(dict[str, Request]):
+    """Requests by id, in the order in which they began to decode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        """Those so far in which requests decoded."""
+        self.foretold: Foretold | None = None
+        """For a simulation, which makes answers up: requests then need their tokens only when somebody looks for them.
+        """
+
+    def join(self, request: Request) -> None:
+        """Take in a request whose last prompt tokens are being computed."""
+        request.decode_from(self.steps)
+        self[request.request_id] = request
+
+    def catch_up(self, requests: Iterable[Request]) -> None:
+        """Give these of them the tokens of steps that were passed over."""
+        if self.foretold is None:
+            return
+        for request in requests:
+            missing = request.origin + self.steps - len(request.tokens)
+            if missing > 0:
+                request.tokens += self.foretold(request, missing)
+                request.computed += missing
+                request.decode_row = None
+
+    def contexts(self) -> list[int]:
+        """Return how many tokens each has."""
+        return [request.origin + self.steps for request in self.values()]
+
+    def left(self) -> list[int]:
+        """Return how many tokens each may still add."""
+        return [request.most_tokens - request.origin - self.steps for request in self.values()]
+
+    def sure_steps(self) -> int:
+        """Return in how many steps from now one may end for the first time; 0 where that depends on its tokens."""
+        return max(0, min([request.sure_until for request in self.values()], default=0) - self.steps)
+
+    def end_step(self) -> list[Request]:
+        """Count one step, and return those that have their last token with it."""
+        self.steps += 1
+        ended = [request for request in self.values() if request.sure_until == self.steps]
+        for request in ended:
+            request.finish = Finish("length")
+        return ended
+
+    def growing(self, steps: int, page_size: int) -> list[Request]:
+        """Return which take a page in the next `steps` steps, from step to step."""
+        end = self.steps + steps
+        growing = [request for request in self.values() if request.grows_at < end]
+        if steps == 1:
+            return growing
+        found = [(step, request) for request in growing for step in range(request.grows_at, end, page_size)]
+        return [request for _, request in sorted(found, key=itemgetter(0))]
