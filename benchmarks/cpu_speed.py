@@ -1,11 +1,11 @@
 """Decode and prefill speed on the cpu against `transformers` and llama.cpp: same files, same weights, every bar.
 
 The model is read from its 4-bit file, which sglk keeps in 4 bits without changing a number, or computes in w8a8, and
-from one of 16-bit floats, which is made of it first. All take turns at one batch before the next, round after round, for
-the memory of a shared machine has slow half minutes, which then are everybody's. The median of the rounds counts. With
-one thread (`OMP_NUM_THREADS=1`) the CPU time of the process counts, which neighbours hardly change; with more the time
-that passes, which is worth something on a quiet machine only. Decode is the time of a whole answer less that of its
-first token, so that no prefill is in it. `transformers` runs in fp32 in this process; llama.cpp by its
+from one of 16-bit floats, which is made of it first. All take turns at one batch before the next, round after round:
+memory that is shared with other machines has slow half minutes, which then are everybody's. The median of the rounds
+counts. With one thread (`OMP_NUM_THREADS=1`) the CPU time of the process counts, which neighbours hardly change; with
+more the time that passes, which is worth something on a quiet machine only. Decode is the time of a whole answer less
+that of its first token, so that no prefill is in it. `transformers` runs in fp32 in this process; llama.cpp by its
 `llama-batched-bench` (`--rival PATH`, else that of the path), on both files, by the time that passes.
 """
 
