@@ -129,14 +129,16 @@ def attention_rows(rounds: int, name: str, words: Sequence[str]) -> Iterator[Row
         BatchRow(str(row), [7], CONTEXT - 1, range(row * pages, (row + 1) * pages), sampling, 0, 1, samples=True)
         for row in range(ROWS)
     ]
+    # Within a step torch has one thread, whatever the kernels have.
+    now = _clock()
     attentions, others = [], []
     for _ in range(rounds):
         spent: dict[str, float] = defaultdict(float)
-        start = _now()
-        with backend.ops.observed(_timer(spent)):
+        start = now()
+        with backend.ops.observed(_timer(spent, now)):
             runner.run(Batch(rows, 0))
         attentions.append(spent["attention_decode"])
-        others.append(_now() - start - spent["attention_decode"])
+        others.append(now() - start - spent["attention_decode"])
     # Each at its best: where a neighbour slows one of them, the part says nothing.
     seconds, other_seconds = min(attentions), min(others)
     share = seconds / (seconds + other_seconds)
@@ -164,26 +166,27 @@ def _multiplying(backend: CpuBackend, matrices: list[Matrix], tokens: int) -> Ca
 
 def best_in_turns(rounds: int, *ways: Callable[[], object]) -> list[float]:
     """Return the least seconds that each takes."""
+    now = _clock()
     taken: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
         for way, times in zip(ways, taken, strict=True):
             # Torch's threads wait awake for a while, on the processors that the next one needs.
             time.sleep(AWAKE_S)
-            start = _now()
+            start = now()
             way()
-            times.append(_now() - start)
+            times.append(now() - start)
     return [min(times) for times in taken]
 
 
-def _now() -> float:
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+def _clock() -> Callable[[], float]:
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def _timer(spent: dict[str, float]) -> Callable[..., Any]:
+def _timer(spent: dict[str, float], now: Callable[[], float]) -> Callable[..., Any]:
     def timed(bound: BoundOp[..., Any], *args: Any, **kwargs: Any) -> Any:
-        start = _now()
+        start = now()
         result = bound.function(*args, **kwargs)
-        spent[bound.op.name] += _now() - start
+        spent[bound.op.name] += now() - start
         return result
 
     return timed
