@@ -6,8 +6,10 @@
 #include "tile.h"
 #include "workers.h"
 
-/* Panels that a tile of so many rows takes at a time: few rows take more, which keeps the multipliers busy. */
-INLINE size_t panels_for(size_t rows) {
+/* Panels that a tile of so many rows takes at a time. Of floats one, which is read as one stream; of what must be
+ * converted few rows take more, which keeps the multipliers busy. */
+INLINE size_t panels_for(size_t rows, int kind) {
+    if (kind == FP32 || kind == FP16 || kind == BF16) return 1;
     if (WIDE == 16) return rows <= 4 ? 4 : 1;
     return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
@@ -16,7 +18,7 @@ INLINE size_t panels_for(size_t rows) {
 INLINE void direct_tile(int source, int kind, const struct weight *w, size_t panel, size_t start, size_t end,
                         const struct tokens *x, const float *bias) {
 #define CASE(rows) \
-    case rows: tile(rows, panels_for(rows), source, kind, w, panel, start, end, NULL, x, bias); break
+    case rows: tile(rows, panels_for(rows, kind), source, kind, w, panel, start, end, NULL, x, bias); break
     switch (x->rows) {
         CASE(1);
         CASE(2);
@@ -84,7 +86,7 @@ INLINE void meet_directly(int source, int kind, const struct weight *w, size_t p
                           size_t end, const struct chunk *chunk, const float *bias) {
     for (size_t i = 0; i < chunk->tiles; i++) {
         const struct tokens tokens = tile_of(chunk, w, i);
-        for (size_t p = panel; p < past; p += panels_for(tokens.rows))
+        for (size_t p = panel; p < past; p += panels_for(tokens.rows, kind))
             direct_tile(source, kind, w, p, start, end, &tokens, bias);
     }
 }
@@ -93,7 +95,7 @@ INLINE void meet_directly(int source, int kind, const struct weight *w, size_t p
 static void meet(int kind, const struct weight *w, size_t panel, size_t start, const struct chunk *chunk,
                  const float *bias) {
     const size_t end = start + BLOCK < w->inputs ? start + BLOCK : w->inputs;
-    const size_t past = panel + panels_for(row_of(chunk, 1));
+    const size_t past = panel + panels_for(row_of(chunk, 1), kind);
     if (kind == FP32) return meet_directly(FP32, kind, w, panel, past, start, end, chunk, bias);
     if (kind == FP16) return meet_directly(FP16, kind, w, panel, past, start, end, chunk, bias);
     if (kind == BF16) return meet_directly(BF16, kind, w, panel, past, start, end, chunk, bias);
@@ -115,7 +117,7 @@ static void meet(int kind, const struct weight *w, size_t panel, size_t start, c
 /* Panels [first, last), from end to end where the chunk fits the second cache, else block by block. */
 static void multiply(int kind, const struct weight *w, const struct chunk *chunk, const float *bias, size_t first,
                      size_t last) {
-    const size_t together = panels_for(row_of(chunk, 1));
+    const size_t together = panels_for(row_of(chunk, 1), kind);
     if (chunk->count * w->inputs * sizeof *chunk->x <= SECOND_CACHE) {
         for (size_t panel = first; panel < last; panel += together)
             for (size_t start = 0; start < w->inputs; start += BLOCK) meet(kind, w, panel, start, chunk, bias);

@@ -87,20 +87,17 @@ INLINE void step(int mr, int np, int source, int kind, const struct reading *fro
     }
 }
 
-/* Ask for what comes next, each a short stream that the processor sees too late: the next inputs, or where a step has
- * few bytes of a panel the same inputs of the next panels and their scales. */
+/* Ask for what comes next of quantised panels, each a short stream that the processor sees too late: the next inputs, or
+ * where a step has few bytes of a panel the same inputs of the next panels and their scales. */
 INLINE void fetch_next(const struct weight *w, int kind, int np, size_t panel, size_t e) {
     if (kind == INT4) {
         const char *next = panel_start(w, INT4, panel) + (e + STEP) / 2 * FOUR * PANEL;
         for (size_t line = 0; line < STEP / 2 * FOUR * PANEL; line += 64) __builtin_prefetch(next + line, 0, 2);
         return;
     }
-    const int few = kind == INT8;
-    const size_t bytes = panel_bytes(w, kind), width = bytes / w->inputs;
     for (int p = 0; p < np; p++) {
-        const char *next = panel_start(w, kind, panel + p + (few ? np : 0)) + (few ? e : e + STEP) * width;
-        for (size_t line = 0; line < STEP * width; line += 64) __builtin_prefetch(next + line, 0, 2);
-        if (!w->scales) continue;
+        const char *next = panel_start(w, kind, panel + np + p) + e * PANEL;
+        for (size_t line = 0; line < STEP * PANEL; line += 64) __builtin_prefetch(next + line, 0, 2);
         const size_t at = figure_place(w, kind, panel + np + p, e / w->group) * (w->scale_kind == FP16 ? 2 : 4);
         __builtin_prefetch((const char *)w->scales + at, 0, 2);
     }
@@ -135,7 +132,7 @@ INLINE void tile(int mr, int np, int source, int kind, const struct weight *w, s
     for (size_t from = start; from < end; from += length) {
         const size_t to = from + length < end ? from + length : end;
         if (source == READY) reading.expanded = ready + (from - start) * PANEL;
-        else if (source != STEPWISE && source != FP32 && np > 1) fetch_next(w, kind, np, panel, from);
+        else if (source == SCALED && np > 1) fetch_next(w, kind, np, panel, from);
         if (source == STEPWISE)
             for (int p = 0; p < np; p++) expand(w, panel + p, from, to, kind, some + p * STEP * PANEL);
         if (source == SCALED) read_figures(w, kind, np, panel, from / w->group, &reading);
