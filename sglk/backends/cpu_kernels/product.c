@@ -224,8 +224,7 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
     size_t share = tokens <= FEW && !experts ? FOUR : (panels * spans + parts - 1) / parts * FOUR;
     if (share > panels) share = panels;
     struct product job = {.kind = kind, .all = all, .experts = experts, .starts = starts, .panels = panels,
-                          .share = share, 
-                          .shares = (panels + share - 1) / share,
+                          .share = share, .shares = (panels + share - 1) / share,
                           .tiles = tokens < CHUNK ? (tokens + TILE - 1) / TILE : MOST_TILES,
                           .tokens = tokens, .x = x, .bias = bias, .y = y, .room = room};
     for (; job.chunk < chunks; job.chunk++) {
