@@ -294,7 +294,50 @@ def test_narrower_registers_change_no_bit_of_attention(kv_dtype: str, width: int
         decodes = rows_of([list(range(columns))] * 3, [1] * 3, [1, 40, length], None)
         decoded = kernel.decode(q_THD[:3], keys, values, decodes, 0.2, scales)
         results.append(torch.cat((kernel.prefill(q_THD, keys, values, rows, 0.2, scales), decoded)))
-    assert torch.equal(*results)
+    if kv_dtype == "int8":
+        # The widest registers multiply such keys as integers.
+        torch.testing.assert_close(*results, atol=2e-6, rtol=1e-5)
+    else:
+        assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(("width", "window"), [(64, None), (6, 40), (44, None), (255, None)])
+def test_keys_in_int8_lose_nothing_to_how_they_are_multiplied(width: int, window: int | None) -> None:
+    """Scores of queries large and small are as exact as fp32 has them, and the smallest are as good as none."""
+    keys, values, scales = filled_pool(6 * PAGE_SIZE, "int8", width)
+    assert scales is not None
+    decode = attention(reference.attention_decode, "int8", window, width)
+    sizes = torch.tensor([1e-42, 1e-30, 1e-3, 1.0, 30.0, 1e4])
+    rows = rows_of([list(range(6))] * len(sizes), [1] * len(sizes), [90] * len(sizes), window)
+    q_BHD = randn(len(sizes), HEADS, width, seed=2) * sizes[:, None, None]
+    q_BHD[3, :, 0] = 1000.0
+    exact = [
+        each.double() * scale[..., None].double()
+        for each, scale in ((keys, scales.keys_SK), (values, scales.values_SK))
+    ]
+    seen = slice(0 if window is None else 90 - window, 90)
+    k, v = (each[seen].repeat_interleave(HEADS // KV_HEADS, 1) for each in exact)
+    weights = torch.softmax(torch.einsum("bhd,shd->bhs", q_BHD.double(), k) * width**-0.5, -1)
+    expected = torch.einsum("bhs,shd->bhd", weights, v).float()
+    got = decode(q_BHD, keys, values, rows, width**-0.5, scales)
+    torch.testing.assert_close(got[:3], expected[:3], atol=1e-6, rtol=1e-5)
+    # A score of hundreds is rounded by 1e-5 in fp32, and its exponential by as much.
+    torch.testing.assert_close(got[3:], expected[3:], atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_what_is_wrong_with_a_query_shows_in_its_own_line(wrong: float) -> None:
+    for kv_dtype in KV_DTYPES:
+        keys, values, scales = filled_pool(PAGE_SIZE, kv_dtype)
+        decode = attention(reference.attention_decode, kv_dtype, None)
+        q_BHD = randn(2, HEADS, WIDTH)
+        rows = rows_of([[0]] * 2, [1] * 2, [5] * 2, None)
+        clean = decode(q_BHD, keys, values, rows, 1.0, scales)
+        q_BHD[1, 2, 7] = wrong
+        got = decode(q_BHD, keys, values, rows, 1.0, scales)
+        assert got[1, 2].isnan().any()
+        others = [(0, head) for head in range(HEADS)] + [(1, head) for head in range(HEADS) if head != 2]
+        assert all(torch.equal(got[at], clean[at]) for at in others)
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "fp8_e5m2", "fp16", "bf16"])

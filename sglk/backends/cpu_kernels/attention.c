@@ -32,10 +32,19 @@ INLINE size_t room_size(const struct pool *pool, size_t count, size_t lines) {
 }
 
 /* Put numbers of the queries of a head as they are multiplied: those of LINES lines side by side. */
-static void lay_queries(const struct tile *tile, size_t head, size_t width, size_t lines, float *room) {
+static void lay_queries(const struct tile *tile, size_t head, const struct pool *pool, size_t lines, float *room) {
+    const size_t width = pool->width;
     for (size_t line = 0; line < lines; line++) {
         const float *q = tile->q + line / tile->group * tile->stride + (head * tile->group + line % tile->group) * width;
-        float *to = room + line / LINES * LINES * width + line % LINES;
+        float *to = room + line / LINES * LINES * pool->filled;
+#if HAVE_DIGITS
+        if (pool->kind == INT8) {
+            const struct digits digits = digits_in(to, LINES, width);
+            lay_digits(q, width, line % LINES, &digits);
+            continue;
+        }
+#endif
+        to += line % LINES;
         for (size_t d = 0; d < width; d++) to[d * LINES] = q[d];
     }
 }
@@ -44,7 +53,7 @@ static void lay_queries(const struct tile *tile, size_t head, size_t width, size
 static void find_lines(const struct pool *pool, const struct tile *tile, const float *q, size_t first, size_t count,
                        size_t start, float *states, struct lines *lines) {
     size_t query = first / tile->group, head = first % tile->group;
-    lines->count = count, lines->scale = tile->scale, lines->whole = 1, lines->q = q + first * pool->width;
+    lines->count = count, lines->scale = tile->scale, lines->whole = 1, lines->q = q + first * pool->filled;
     for (size_t i = 0; i < count; i++) {
         const size_t seen = first_seen(tile, query), past = tile->position + query + 1;
         const size_t from = seen > start ? seen - start : 0, to = past > start ? past - start : 0;
@@ -76,7 +85,7 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
         states[line * size + pool->filled] = -INFINITY;
     }
     float *q = room + 2 * TOKENS * pool->filled;
-    for (size_t h = 0; h < count; h++) lay_queries(tile, h, pool->width, lines, q + h * whole_lines(lines) * pool->width);
+    for (size_t h = 0; h < count; h++) lay_queries(tile, h, pool, lines, q + h * whole_lines(lines) * pool->filled);
     if (seen > start) start = seen;
     struct block block;
     struct places places[2];
@@ -91,7 +100,7 @@ static void attend_part(const struct pool *pool, const struct row *row, size_t h
             struct ahead ahead = {&places[!own], NULL, NULL, count, bytes, h * TOKENS / count, h * TOKENS % count};
             if (more) ahead.keys = pool->keys + head * bytes, ahead.values = pool->values + head * bytes;
             read_block(pool, &places[own], head + h, from - at, to - at, &ahead, &block, room);
-            meet_all(pool, tile, q + h * whole_lines(lines) * pool->width, lines, &block, at, states + h * lines * size,
+            meet_all(pool, tile, q + h * whole_lines(lines) * pool->filled, lines, &block, at, states + h * lines * size,
                      ahead);
         }
     }

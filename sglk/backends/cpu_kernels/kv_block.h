@@ -6,8 +6,16 @@
 #include "wide.h"
 
 #define TOKENS 32
+#define VECTORS (TOKENS / WIDE)
 /* Bytes of a token's numbers that are turned at a time. */
 #define SQUARE 32
+
+/* Whether queries meet keys in int8 as digits. */
+#if defined(__AVX512VNNI__) && WIDE == 16
+#define HAVE_DIGITS 1
+#else
+#define HAVE_DIGITS 0
+#endif
 
 INLINE size_t number_bytes(int kind) { return kind == FP32 ? 4 : kind == FP16 || kind == BF16 ? 2 : 1; }
 
@@ -72,8 +80,8 @@ INLINE void ask(const char *from, size_t bytes) {
     for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
-/* Tokens [from, to) of a block of one head: keys [D, TOKENS] in fp32, of which others mean nothing; values each
- * `offsets` from the first, filled up. */
+/* Tokens [from, to) of a block of one head: keys [D, TOKENS] in fp32, or [D / 4, TOKENS] of four bytes, of which others
+ * mean nothing; values each `offsets` from the first, filled up. */
 struct block {
     size_t from, to;
     float *keys;
@@ -153,21 +161,22 @@ INLINE void turn_square(int kind, size_t count, const char *from, const size_t *
     }
 }
 
-INLINE void read_keys(int kind, const char *from, const size_t *places, size_t width, float *keys) {
-    const size_t numbers = SQUARE / number_bytes(kind), bytes = width % numbers * number_bytes(kind);
+/* Turn the keys of a block, `bytes` bytes each. */
+INLINE void read_keys(int kind, const char *from, const size_t *places, size_t bytes, float *keys) {
+    const size_t size = number_bytes(kind), numbers = SQUARE / size, rest_bytes = bytes % SQUARE;
     for (size_t t = 0; t < TOKENS; t += LANES) {
         const char *at = from;
         float *to = keys + t;
-        for (size_t d = 0; d + numbers <= width; d += numbers, at += SQUARE, to += numbers * TOKENS)
+        for (size_t left = bytes; left >= SQUARE; left -= SQUARE, at += SQUARE, to += numbers * TOKENS)
             turn_square(kind, numbers, at, places + t, to);
-        if (!bytes) continue;
+        if (!rest_bytes) continue;
         char rest[LANES][SQUARE] = {{0}};
         size_t places_in_rest[LANES];
         for (size_t lane = 0; lane < LANES; lane++) {
-            memcpy(rest[lane], at + places[t + lane], bytes);
+            memcpy(rest[lane], at + places[t + lane], rest_bytes);
             places_in_rest[lane] = lane * SQUARE;
         }
-        turn_square(kind, width % numbers, rest[0], places_in_rest, to);
+        turn_square(kind, (rest_bytes + size - 1) / size, rest[0], places_in_rest, to);
     }
 }
 
@@ -201,7 +210,9 @@ INLINE void read_scales(const float *from, const size_t *slots, size_t heads, fl
 INLINE void read_kind(int kind, const struct pool *pool, const struct places *places, size_t head, struct ahead *ahead,
                       struct block *block, float *room) {
     const size_t start = head * pool->width * number_bytes(kind);
-    read_keys(kind, pool->keys + start, places->bytes, pool->width, block->keys);
+    /* What meets digits is turned four together, as numbers of four bytes are. */
+    const int turned = kind == INT8 && HAVE_DIGITS ? FP32 : kind;
+    read_keys(turned, pool->keys + start, places->bytes, head_bytes(pool), block->keys);
     block->kind = kind, block->values = pool->values + start, block->offsets = places->bytes;
     if (kind == E4M3 || kind == E5M2 || pool->width < pool->filled) widen_values(kind, pool, ahead, block, room);
     if (kind != INT8) return;

@@ -3,10 +3,9 @@
 #ifndef SGLK_LINES_H
 #define SGLK_LINES_H
 
-#include "kv_block.h"
+#include "digits.h"
 
 #define APART static __attribute__((noinline))
-#define VECTORS (TOKENS / WIDE)
 
 /* Lines at a time, LANES at most: as many as leave registers for what they meet. The functions that meet it are compiled
  * for each number of lines, so that sums stay in registers, and apart from all else, which would take some. */
@@ -44,7 +43,7 @@ struct sight {
 struct lines {
     size_t count;
     float scale;
-    /* Number d of all lines side by side, then number d + 1. */
+    /* Number d of all lines side by side, then number d + 1; or digits. */
     const float *q;
     float *states[LINES];
     struct sight sights[LINES];
@@ -90,6 +89,25 @@ INLINE void multiply_scores(struct lines *lines, const float *scales) {
     for (size_t i = 0; i < lines->count; i++)
         for (size_t t = 0; t < TOKENS; t += WIDE)
             store_wide(lines->scores[i] + t, load_wide(lines->scores[i] + t) * load_wide(scales + t));
+}
+
+/* Scores of keys in int8. */
+APART void score_bytes(struct lines *lines, const struct block *block, size_t width, struct ahead ahead) {
+#if HAVE_DIGITS
+    const struct digits q = digits_in((float *)lines->q, LINES, width);
+    for (size_t first = 0; first < lines->count; first += DIGIT_LINES, ahead.keys = NULL) {
+        float(*scores)[TOKENS] = lines->scores + first;
+        switch (lines->count - first) {
+        case 1: score_digits(1, &q, first, block->keys, lines->scale, scores, ahead); break;
+        case 2: score_digits(2, &q, first, block->keys, lines->scale, scores, ahead); break;
+        case 3: score_digits(3, &q, first, block->keys, lines->scale, scores, ahead); break;
+        default: score_digits(4, &q, first, block->keys, lines->scale, scores, ahead);
+        }
+    }
+#else
+    score(lines, block->keys, width, ahead);
+#endif
+    multiply_scores(lines, block->key_scales);
 }
 
 /* Write a value over the scores of tokens that a line does not see. */
@@ -205,8 +223,10 @@ APART void add_all(struct lines *lines, const struct block *block, size_t filled
 
 /* Lines meet a block, while what comes next is asked for. */
 static void meet(struct lines *lines, const struct pool *pool, const struct block *block, struct ahead ahead) {
-    score(lines, block->keys, pool->width, ahead);
-    if (pool->kind == INT8) multiply_scores(lines, block->key_scales);
+    if (pool->kind == INT8)
+        score_bytes(lines, block, pool->width, ahead);
+    else
+        score(lines, block->keys, pool->width, ahead);
     weigh(lines, pool->filled);
     if (pool->kind == INT8) multiply_scores(lines, block->value_scales);
     add_all(lines, block, pool->filled, ahead);
