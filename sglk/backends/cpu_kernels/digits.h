@@ -70,11 +70,6 @@ static void lay_digits(const float *q, size_t width, size_t line, const struct d
     to->scales[line] = scale;
 }
 
-/* Left to itself, the compiler moves every sum to and fro. */
-INLINE void add_dots(__m512i *sums, __m512i keys, __m512i values) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(keys), "v"(values));
-}
-
 /* Scores of `count` lines from `first` on, over keys [D / 4, TOKENS] of four each. */
 INLINE void score_digits(size_t count, const struct digits *q, size_t first, const float *keys, float scale,
                          float (*scores)[TOKENS], struct ahead ahead) {

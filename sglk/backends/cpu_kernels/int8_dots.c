@@ -6,6 +6,7 @@
 #ifdef __AVX512VNNI__
 
 #include "rounding.h"
+#include "wide.h"
 #include "workers.h"
 
 #define PANEL 16
@@ -96,7 +97,7 @@ INLINE void tile(int mr, int np, const struct weight *w, size_t panel, size_t fr
                 memcpy(&four, tokens->values + t * w->inputs + e, sizeof four);
                 const __m512i values = _mm512_set1_epi32(four);
 #pragma GCC unroll 4
-                for (int p = 0; p < np; p++) dots[t][p] = _mm512_dpbusd_epi32(dots[t][p], weights[p], values);
+                for (int p = 0; p < np; p++) add_dots(&dots[t][p], weights[p], values);
             }
         }
 #pragma GCC unroll 4
