@@ -274,7 +274,8 @@ class Engine(RunnerFacts):
         self._counters.steps += 1
         self._note_first_steps(batch)
         self._step_began_s = self._clock()
-        results = run_rows(self._runner, batch, self._tell)
+        results = run_rows(self._runner, batch, self._tell_meanwhile)
+        self._counters.busy_s += self._clock() - self._step_began_s
         self._step_began_s = None
         generated = sum(
             row.samples and not isinstance(result, RowFailure) for row, result in zip(batch.rows, results, strict=True)
@@ -306,6 +307,13 @@ class Engine(RunnerFacts):
             self._fail(answer, Finish("error", message=str(error), code=error.code or "invalid_request"))
         else:
             self._core.scheduler.add(request, guide)
+
+    def _tell_meanwhile(self) -> None:
+        """Tell what the last step brought; where the device waits for the host, this is no part of the step."""
+        assert self._step_began_s is not None
+        began = self._clock()
+        self._tell()
+        self._step_began_s += self._clock() - began
 
     def _tell(self) -> None:
         while self._unsent:

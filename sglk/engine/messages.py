@@ -154,6 +154,8 @@ class EngineStats:
     """Part of `prompt_tokens` answered from the prefix cache."""
     generated_tokens: int = 0
     steps: int = 0
+    busy_s: float = 0.0
+    """Spent in steps: handing them to the device and waiting for what they come to."""
     retractions: int = 0
     evicted_tokens: int = 0
     requests_finished: int = 0

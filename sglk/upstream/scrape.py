@@ -35,6 +35,8 @@ SGLK = {
     "sglk_prompt_tokens_total": "prompt_tokens",
     "sglk_cached_prompt_tokens_total": "cached_prompt_tokens",
     "sglk_generated_tokens_total": "generated_tokens",
+    "sglk_engine_steps_total": "steps",
+    "sglk_engine_busy_seconds_total": "busy_s",
     "sglk_retractions_total": "retractions",
     "sglk_evicted_tokens_total": "evicted_tokens",
     "sglk_generation_tokens_per_second": "generation_throughput",
@@ -56,7 +58,7 @@ def read_stats(text: str) -> EngineStats:
     stats = EngineStats()
     for name, field in names.items():
         if name in samples:
-            whole = field != "generation_throughput"
+            whole = isinstance(getattr(stats, field), int)
             setattr(stats, field, int(samples[name]) if whole else samples[name])
     if names is VLLM:
         stats.kv_capacity_tokens, stats.kv_used_tokens = int(size), int(usage * size)

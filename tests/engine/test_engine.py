@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -420,3 +421,29 @@ def test_throughput_covers_the_last_seconds_only() -> None:
     now[0] += 6
     assert engine.stats().generation_throughput == 0
     engine.shutdown()
+
+
+def test_time_in_steps_is_counted_without_what_is_done_between_them() -> None:
+    now = [100.0]
+
+    def compute(number: int, batch: Batch) -> None:
+        now[0] += 0.5
+
+    class Slow(Receiver):
+        def __call__(self, output: Output) -> None:
+            # The device has not begun the next step when what the last one brought is told.
+            now[0] += 10
+            super().__call__(output)
+
+    engine = Engine(ScriptedRunner(before_step=compute), TOKENIZER, RuntimeConfig(), clock=lambda: now[0])
+    engine.start()
+    for name in ("a", "b"):
+        receiver = Slow()
+        engine.submit(GenerateRequest(name, (1, 2, 3), GREEDY), receiver)
+        receiver.wait()
+    engine.reconfigure(replace(engine.runtime, max_running_requests=3))
+    engine.shutdown()
+
+    stats = engine.stats()
+    assert stats.steps == 16
+    assert stats.busy_s == pytest.approx(16 * 0.5)

@@ -71,6 +71,11 @@ def test_tokens_are_counted(samples: dict[str, float]) -> None:
     assert 0 < samples["sglk_cache_hit_ratio"] < 1
 
 
+def test_steps_and_their_time_are_counted(samples: dict[str, float]) -> None:
+    assert samples["sglk_engine_steps_total"] > 0
+    assert samples["sglk_engine_busy_seconds_total"] > 0
+
+
 def test_a_refusal_for_a_missing_key_is_counted() -> None:
     with serving(server={"api_key": "key"}) as served:
         served.post("/v1/completions", BODY)
