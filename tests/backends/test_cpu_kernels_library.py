@@ -99,6 +99,33 @@ def test_it_is_built_once_and_then_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @built
+@pytest.mark.parametrize("left", [0, 0.3, 0.999])
+def test_what_was_cut_off_is_built_again(left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(copying_compiler(tmp_path)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    there = Path(library._loaded()._name)
+    whole = there.read_bytes()
+    # Another file: this process has the first one in use.
+    there.unlink()
+    there.write_bytes(whole[: int(left * len(whole))])
+    assert isinstance(library._loaded(), ctypes.CDLL)
+    assert there.read_bytes() == whole
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_without_a_folder_to_write_to_torch_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CC", str(script(tmp_path / "compiler", "exit 1")))
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", list)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    choice = CpuBackend().ops.select(reference.linear, dtype="fp32", in_features=8, out_features=8).choice
+    assert choice.provider == "cpu"
+    assert choice.reason == "cpu_kernels: not built, there is no folder to keep them in"
+
+
+@built
 def test_a_home_that_cannot_be_written_to_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", str(copying_compiler(tmp_path)))
     (tmp_path / "file").touch()

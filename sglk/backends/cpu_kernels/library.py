@@ -41,6 +41,8 @@ Instructions = Literal["native", "portable"]
 COMPILE_TIMEOUT_S = 300.0
 ROOM_BYTES = 4 * 2**20
 """What must be free where the library is built, which takes a part of it."""
+SEAL_BYTES = 16
+"""Of the digest that a library ends with."""
 _SOURCES = Path(__file__).parent
 _BUILDING = ".build-"
 
@@ -64,13 +66,13 @@ def _loaded(instructions: Instructions = "native") -> ctypes.CDLL:
         path = folder / name
         try:
             _prepare(folder)
-            if not path.exists():
+            if not _is_whole(path):
                 build(compiler, path, instructions)
             return ctypes.CDLL(str(path))
         except OSError as error:
             # A home that is full or read-only, or one from which nothing may be run.
             reasons.append(f"{folder}: {error.strerror or error}")
-    raise KernelsMissing("; ".join(reasons))
+    raise KernelsMissing("; ".join(reasons) or "there is no folder to keep them in")
 
 
 def folders() -> Iterator[Path]:
@@ -79,7 +81,9 @@ def folders() -> Iterator[Path]:
         yield Path(wanted) / "sglk"
     elif home := os.environ.get("HOME"):
         yield Path(home) / ".cache" / "sglk"
-    yield Path(tempfile.gettempdir()) / f"sglk-{os.getuid()}"
+    with suppress(FileNotFoundError):
+        # A container may have nowhere to write at all.
+        yield Path(tempfile.gettempdir()) / f"sglk-{os.getuid()}"
 
 
 def build(
@@ -103,9 +107,30 @@ def build(
             command = [compiler, *flags, *map(str, sources), "-o", str(made), FLAGS[-1]]
             complaint = _compile(command)
             if not complaint:
+                _seal(made)
                 made.replace(path)
                 return
     raise KernelsMissing(f"{compiler}: {complaint}")
+
+
+def _seal(path: Path) -> None:
+    """Put a digest of the library behind it, where nothing that loads it looks."""
+    seal = _seal_of(path.read_bytes())
+    with path.open("ab") as file:
+        file.write(seal)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether the library is there as it was built: of one that is cut off the process would die."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return content[-SEAL_BYTES:] == _seal_of(content[:-SEAL_BYTES])
+
+
+def _seal_of(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=SEAL_BYTES).digest()
 
 
 def _compile(command: list[str]) -> str:
