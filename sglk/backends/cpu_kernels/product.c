@@ -211,6 +211,7 @@ void sglk_product(int kind, const void *numbers, int scale_kind, const void *sca
                   const void *zeros, float zero, size_t inputs, size_t outputs, size_t group, const int64_t *experts,
                   const int64_t *starts, size_t spans, const float *x, size_t tokens, const float *bias, float *y,
                   float *room, int threads) {
+    if (tokens == 0) return;
     const size_t groups = (inputs + group - 1) / group;
     const struct weight all = {numbers, scales, zeros, offsets, scale_kind, zero, inputs, outputs, group, groups};
     const size_t panels = (outputs + FOUR * PANEL - 1) / (FOUR * PANEL) * FOUR;
