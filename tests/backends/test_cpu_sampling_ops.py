@@ -44,6 +44,21 @@ def test_sampling(vocabulary: int, spread: float) -> None:
         assert torch.equal(own(logits[one], *(each[one] for each in args)), together[one])
 
 
+@pytest.mark.parametrize("spoilt", [0, 3, 17])
+def test_a_logit_that_is_not_a_number_is_as_one_that_is_forbidden(spoilt: int) -> None:
+    """Else numbers beside it seem likelier than the likeliest one, which the table of likelihoods has no place for."""
+    if isinstance(kernels(), str):
+        pytest.skip("there is no C compiler")
+    rows, vocabulary = 40, 50
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0)) * 30
+    logits[:, spoilt] = -torch.inf
+    rest = (torch.ones(rows), torch.full((rows,), 5), torch.full((rows,), 0.9), torch.zeros(rows), torch.rand(rows))
+    own = CpuBackend(num_threads=1).ops.select(sampling_ops.sample, vocab_size=vocabulary, dtype="fp32")
+    expected = own(logits, *rest)
+    logits[:, spoilt] = torch.nan
+    assert torch.equal(own(logits, *rest), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [32, 300, 320, 5001])
 def test_masks(vocabulary: int, dtype: torch.dtype) -> None:

@@ -38,10 +38,11 @@ static int by_likelihood(const void *left, const void *right) {
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* e^((logit - highest) / temperature): the likeliest id has 1, and what is forbidden 0. `count` is a multiple of LANES. */
+/* e^((logit - highest) / temperature): the likeliest id has 1, and what is forbidden 0, as what is NaN: none is above 1,
+ * which there is no bucket for. `count` is a multiple of LANES. */
 static void weigh(const float *logits, size_t count, float temperature, float *p) {
-    floats most = load(logits);
-    for (size_t i = LANES; i < count; i += LANES) most = larger(load(logits + i), most);
+    floats most = splat(-INFINITY);
+    for (size_t i = 0; i < count; i += LANES) most = larger(load(logits + i), most);
     float highest = most[0];
     for (int lane = 1; lane < LANES; lane++)
         if (most[lane] > highest) highest = most[lane];
