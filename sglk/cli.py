@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from sglk.errors import SglkError, nearest
+from sglk.errors import SglkError, is_out_of_memory, nearest
 from sglk.last_words import name_what_crashes
 
 COMMANDS = {
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_system_error(error), _FAILED, "--debug" in words)
     except Exception as error:  # noqa: BLE001 - the last resort: users never meet a traceback that they did not ask for
         text = " ".join(f"{type(error).__name__}: {error}".split())
+        if is_out_of_memory(error):
+            return _fail(f"too little memory: {text}; free some, or take a smaller model", _FAILED, "--debug" in words)
         return _fail(f"internal error: {text}; --debug shows where, please report it", _BUG, "--debug" in words)
 
 

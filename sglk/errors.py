@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+"""Libraries share no exception class for it, but each says it in one of these ways."""
+
 
 class SglkError(Exception):
     """A failure that the user can act on; the command line prints its message alone and exits with `exit_code`."""
@@ -43,6 +46,13 @@ class RequestError(SglkError):
         self.param = param
         self.code = code
         self.status = status
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the device, or the machine, had too little memory for something."""
+    if isinstance(error, CapacityError | MemoryError):
+        return True
+    return any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def nearest(word: str, options: Iterable[str]) -> str:

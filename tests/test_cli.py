@@ -133,6 +133,8 @@ def run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
         (ModuleNotFoundError("No module named 'optuna'", name="optuna"), 2, "pip install 'sglk[tune]'"),
         (ModuleNotFoundError("No module named 'pandas.core'", name="pandas.core"), 2, "pip install 'sglk[report]'"),
         (OSError(13, "Permission denied", "runs"), 1, "sglk: error: 'runs': Permission denied\n"),
+        (RuntimeError("alloc: can't allocate memory"), 1, "sglk: error: too little memory: RuntimeError: alloc: can't"),
+        (MemoryError(), 1, "sglk: error: too little memory: MemoryError:; free some, or take a smaller model\n"),
         (ValueError("two\nlines"), 70, "sglk: error: internal error: ValueError: two lines; --debug shows where"),
     ],
 )

@@ -24,7 +24,7 @@ from sglk.backends.ops import REFERENCE, BoundOp, Denial, Fallback, OpRegistry
 from sglk.backends.processor import processor_name
 from sglk.backends.schemes import CPU_INT8_GROUP
 from sglk.config.schema import ChipConfig
-from sglk.errors import BackendError, CapacityError, ConfigError
+from sglk.errors import BackendError, CapacityError, ConfigError, is_out_of_memory
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -100,24 +100,32 @@ class CpuBackend(DeviceBackend):
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return uninitialised memory; the system commits its pages when they are first written."""
-        self._check_free(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device=self.device)
+        return self._allocated(torch.empty, shape, dtype)
 
     def allocate_cache(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """As `allocate`, on the system's large pages where it has some."""
-        self._check_free(shape, dtype)
-        return large_pages.empty(shape, dtype)
+        return self._allocated(large_pages.empty, shape, dtype)
 
     def free(self, tensor: torch.Tensor) -> None:
         """Drop the storage at once, even where views of it are still referenced."""
         tensor.untyped_storage().resize_(0)
 
-    def _check_free(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def _allocated(
+        self, empty: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
         wanted, free = math.prod(shape) * dtype.itemsize, self.memory_info().free
         if wanted > free:
             raise CapacityError(
                 f"the cpu device has {free} bytes of memory free, {wanted} were asked for; lower the need"
             )
+        try:
+            return empty(shape, dtype=dtype)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CapacityError(
+                f"the system gives this process no {wanted} bytes more; lower the need, or raise the limit (ulimit -v)"
+            ) from error
 
     def memory_info(self) -> MemoryInfo:
         """Return the machine's memory, or the container's where that is smaller."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from sglk.backends.constraints import Constraint, Trait, Traits
-from sglk.errors import BackendError, ConfigError, SglkError, nearest
+from sglk.errors import BackendError, CapacityError, ConfigError, SglkError, is_out_of_memory, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +75,18 @@ def _named(packing: Packing, provider: str) -> Packing:
     def tell(what: str, change: Callable[[Any], Any], weight: Any) -> Any:
         try:
             return change(weight)
-        except (SglkError, MemoryError):
+        except SglkError:
             raise
         except Exception as error:
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            if is_out_of_memory(error):
+                raise CapacityError(
+                    f"{provider!r} has too little memory to {what} a weight: {told}; free some, or choose a smaller"
+                    " model or runtime.quantization"
+                ) from error
             raise BackendError(
-                f"{provider!r} cannot {what} a weight: {type(error).__name__}: {error}; correct the plugin, or take its"
-                " ops out with backend.deny"
+                f"{provider!r} cannot {what} a weight: {told}; correct the plugin, or take its ops out with"
+                " backend.deny"
             ) from error
 
     few_bits = packing.pack_few_bits

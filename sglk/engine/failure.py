@@ -1,18 +1,8 @@
 """What went wrong on the device, in words for whoever asked."""
 
 from sglk.backends.failing_op import failing_op
-from sglk.errors import CapacityError, SglkError
+from sglk.errors import SglkError, is_out_of_memory
 from sglk.plugins.causes import advice
-
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
-"""Device libraries share no exception class for it, but each says it in one of these ways."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device, or the machine, had too little memory for a step."""
-    if isinstance(error, CapacityError | MemoryError):
-        return True
-    return any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def describe(error: BaseException) -> str:

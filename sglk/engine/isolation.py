@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from sglk.engine.about import about
 from sglk.engine.batch import NOT_FINITE, Batch, RowFailure, RowResult, Runner, RunnerLost
-from sglk.engine.failure import describe, is_out_of_memory
+from sglk.engine.failure import describe
+from sglk.errors import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 

@@ -1,3 +1,4 @@
+import resource
 from pathlib import Path
 from threading import Thread
 
@@ -7,6 +8,7 @@ import torch
 from sglk.backends import reference
 from sglk.backends.constraints import Trait
 from sglk.backends.cpu import CpuBackend
+from sglk.backends.cpu_kernels import large_pages
 from sglk.backends.dtypes import compute_dtype, dtype_name, kv_cache_dtype, torch_dtype
 from sglk.backends.host_memory import host_memory
 from sglk.config.compose import compose
@@ -58,6 +60,23 @@ def test_more_memory_than_there_is_names_both_numbers() -> None:
     backend = CpuBackend(num_threads=1)
     with pytest.raises(CapacityError, match=str(2**60)):
         backend.allocate((2**58,), torch.float32)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing says how much memory is mapped")
+def test_a_limit_of_the_process_is_told_as_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_pages, "_chunk", None)
+    backend, before = CpuBackend(num_threads=1), resource.getrlimit(resource.RLIMIT_AS)
+    backend.allocate((1,), torch.float32)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**25, before[1]))
+    try:
+        zeros = large_pages.zeros((2**20,), torch.int8)
+        for allocate in (backend.allocate, backend.allocate_cache):
+            with pytest.raises(CapacityError, match=rf"no {2**28} bytes more"):
+                allocate((2**26,), torch.float32)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert not zeros.any()
 
 
 def test_facts_of_the_machine_are_sane() -> None:

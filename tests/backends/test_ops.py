@@ -16,7 +16,7 @@ from sglk.backends.failing_op import failing_op
 from sglk.backends.op_results import RESULTS, result_flaw
 from sglk.backends.ops import REFERENCE, Denial, Fallback, OpRegistry, Packing, known_ops
 from sglk.config.schema import DenyConfig
-from sglk.errors import BackendError, ConfigError
+from sglk.errors import BackendError, CapacityError, ConfigError
 from sglk.operators.cases import OPS, matrix
 
 
@@ -229,6 +229,21 @@ def test_a_weight_that_cannot_be_packed_names_whose_fault_it_is() -> None:
         bound.pack(None)
     with pytest.raises(BackendError, match=r"^'chip' cannot unpack a weight: IndexError: list index out of range;"):
         bound.unpack(None)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("CUDA out of memory.\nTried")]
+)
+def test_a_weight_that_there_is_no_memory_for_is_nobodys_fault(error: Exception) -> None:
+    def pack(_: object) -> None:
+        raise error
+
+    ops = OpRegistry("allow")
+    ops.register(reference.linear, "chip", reference.linear.reference, packing=Packing(pack, pack))
+    bound = ops.select(reference.linear, dtype="fp32").packing
+    assert bound is not None
+    with pytest.raises(CapacityError, match=r"^'chip' has too little memory to pack a weight: .*; free some,.*"):
+        bound.pack(None)
 
 
 def test_who_watches_ops_goes_on_where_another_ends() -> None:

@@ -27,9 +27,13 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < LEAST_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype)
-    with _lock:
-        chunk, start = _room(size)
-        room_N = torch.frombuffer(chunk, dtype=torch.uint8, count=size, offset=start)
+    try:
+        with _lock:
+            chunk, start = _room(size)
+            room_N = torch.frombuffer(chunk, dtype=torch.uint8, count=size, offset=start)
+    except OSError:
+        # There may be enough for this one yet.
+        return torch.zeros(shape, dtype=dtype)
     return room_N.view(dtype).view(shape)
 
 
