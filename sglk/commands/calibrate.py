@@ -20,7 +20,7 @@ from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.config.compose import compose
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, RunError
-from sglk.planner.calibration.entries import Way, prices_of
+from sglk.planner.calibration.entries import Way
 from sglk.planner.calibration.find import file_name, files_in
 from sglk.planner.calibration.record import Calibration, Machine, ServingRecord, read
 from sglk.planner.calibration.steps import Measured, measure_model
@@ -78,7 +78,7 @@ def _serving(measured: Measured, config: CalibrateConfig, flags: CommonFlags, ba
     directory = Path(flags.config_dir) if flags.config_dir else None
     runs = ServingRuns(config, flags.arguments, directory, bar.say, bar.progress)
     try:
-        return runs.measure(measured.entry, prices_of(measured.entry, Way.of(config)).step_s)
+        return runs.measure(measured.entry)
     except RunError as error:
         raise RunError(f"{bar.kept}; what serving adds was not measured: {error}") from error
 

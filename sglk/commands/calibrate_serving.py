@@ -15,16 +15,14 @@ import httpx
 from sglk.bench.api import GenerateApi, error_message
 from sglk.bench.client import Client, Exchange, clock, open_http
 from sglk.bench.prompts import Draw, Prompt, Vocabulary
-from sglk.bench.statement import printable
+from sglk.bench.statement import counters, printable
 from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.calibrate_schema import CalibrateConfig
 from sglk.errors import RunError
 from sglk.planner.calibration.record import Entry, ServingRecord
-from sglk.planner.calibration.serving import DecodeRun, Refusal, StepTime, serving_time
+from sglk.planner.calibration.serving import DecodeRun, Refusal, serving_time
 
 _ROUNDS = 4
-_SHARE = 0.5
-"""Of the time for steps, after which no round but the first begins."""
 _TIMEOUT_S = 600.0
 
 _PROMPT, _ANSWER = 16, 40
@@ -50,8 +48,8 @@ class ServingRuns:
     say: Say
     on_step: Callable[[int, int], None] = lambda done, total: None
 
-    def measure(self, entry: Entry, step: StepTime) -> ServingRecord:
-        """Return what clients see beyond `step` for each step; raises RunError where the server does not serve."""
+    def measure(self, entry: Entry) -> ServingRecord:
+        """Return what clients see beyond the steps; raises RunError where the server does not serve."""
         handle, name = tempfile.mkstemp(prefix="sglk-calibrate-", suffix=".log")
         log = Path(name)
         os.close(handle)
@@ -61,7 +59,7 @@ class ServingRuns:
             decodes, refusals = asyncio.run(self._runs(server.url, entry))
             server.check()
         log.unlink()
-        return serving_time(decodes, refusals, step)
+        return serving_time(decodes, refusals)
 
     async def _runs(self, url: str, entry: Entry) -> tuple[list[DecodeRun], list[Refusal]]:
         counts, longest = self._counts(), _longest(entry)
@@ -72,12 +70,12 @@ class ServingRuns:
         began, done = time.monotonic(), count(1)
         async with open_http(url, self.config.server.api_key) as http:
             asked = _Questions(http, Vocabulary(entry.numbers["vocab_size"]))
-            await asked.warm_up(counts)
+            await asked.warm_up(counts[-1])
             for round_ in range(_ROUNDS):
-                if round_ and time.monotonic() - began > _SHARE * self.config.calibrate.time_s:
+                if round_ and time.monotonic() - began > self.config.calibrate.time_s:
                     break
                 for rows in counts:
-                    decodes.append(await asked.together(rows))
+                    decodes.append(await asked.together(rows, streams_first=round_ % 2 == 1))
                     self.on_step(next(done), total)
                 for length in (1, longest):
                     refusals += [await asked.refused(length) for _ in range(_REFUSALS)]
@@ -94,6 +92,27 @@ def _longest(entry: Entry) -> int:
     return max(max([*point.decodes, *(context for _, context in point.prefills)]) for point in entry.points)
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What answers that came whole have taken."""
+
+    mean_s: float
+    """From their sending to the answer."""
+    idle_s: float
+    """Of the time to the last of them, outside steps."""
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """What streams have taken."""
+
+    mean_s: float
+    """From their sending to the last token."""
+    gap_s: float
+    """Between two tokens of one of them."""
+
+
 class _Questions:
     """Requests to one server, and the times of its answers."""
 
@@ -104,21 +123,21 @@ class _Questions:
         self._vocabulary = vocabulary
         self._numbers = count()
 
-    async def warm_up(self, counts: Sequence[int]) -> None:
-        """Have the engine prepare what it keeps for so many rows, and the server what it does for a refusal."""
-        for rows in counts:
-            await self._whole_s(rows, 2)
+    async def warm_up(self, most: int) -> None:
+        """Have the engine prepare what it keeps for each number of rows, and the server what it does for a refusal."""
+        await self._whole([2 + row for row in range(most)])
         await self.refused(1)
 
-    async def together(self, rows: int) -> DecodeRun:
-        """Ask for `rows` answers that come whole, then for as many streams."""
-        whole_s = await self._whole_s(rows, _ANSWER)
-        began = clock()
-        streams = await asyncio.gather(*(self._stream() for _ in range(rows)))
-        streamed_s = statistics.fmean(stream.ended_at - began for stream in streams)
-        # While requests join and leave the gaps are others; in between their mean counts, as it does for clients.
-        gap_s = statistics.fmean(gap for stream in streams for gap in stream.answer.gaps_s[_JOINING:-_LEAVING])
-        return DecodeRun(rows, _PROMPT + _ANSWER // 2, gap_s, (streamed_s - whole_s) / (_ANSWER - 1))
+    async def together(self, rows: int, *, streams_first: bool) -> DecodeRun:
+        """Ask for `rows` answers that come whole and for as many streams, one after the other."""
+        if streams_first:
+            streamed = await self._streamed(rows)
+            whole = await self._whole([_ANSWER] * rows)
+        else:
+            whole = await self._whole([_ANSWER] * rows)
+            streamed = await self._streamed(rows)
+        streaming_s = (streamed.mean_s - whole.mean_s) / (_ANSWER - 1)
+        return DecodeRun(rows, streamed.gap_s, streaming_s, whole.idle_s, whole.steps)
 
     async def refused(self, length: int) -> Refusal:
         """Send a prompt of `length` tokens the last of which does not exist."""
@@ -129,17 +148,36 @@ class _Questions:
             raise RunError(f"a prompt with token {self._vocabulary.size} came to {_said(response)}")
         return Refusal(length, clock() - began)
 
-    async def _whole_s(self, rows: int, output_len: int) -> float:
-        """Return the mean time of `rows` answers that come whole."""
+    async def _whole(self, lengths: Sequence[int]) -> _Whole:
+        """Ask for answers of these lengths at a time that come whole."""
 
-        async def one() -> float:
-            began = clock()
-            response = await self._post({**self._api.body(self._prompt(), output_len, None), "stream": False})
+        async def one(length: int) -> float:
+            response = await self._post({**self._api.body(self._prompt(), length, None), "stream": False})
             if response.status_code != 200:
                 raise RunError(f"a request failed: {_said(response)}")
-            return clock() - began
+            return clock()
 
-        return statistics.fmean(await asyncio.gather(*(one() for _ in range(rows))))
+        before = await self._counters()
+        began = clock()
+        ends = await asyncio.gather(*map(one, lengths))
+        after = await self._counters()
+        steps, busy_s = (after[name] - before[name] for name in ("engine_steps", "engine_busy_seconds"))
+        return _Whole(statistics.fmean(ends) - began, max(ends) - began - busy_s, round(steps))
+
+    async def _streamed(self, rows: int) -> _Streamed:
+        """Ask for `rows` streams at a time."""
+        began = clock()
+        streams = await asyncio.gather(*(self._stream() for _ in range(rows)))
+        # While requests join and leave the gaps are others; in between their mean counts, as it does for clients.
+        gap_s = statistics.fmean(gap for stream in streams for gap in stream.answer.gaps_s[_JOINING:-_LEAVING])
+        return _Streamed(statistics.fmean(stream.ended_at for stream in streams) - began, gap_s)
+
+    async def _counters(self) -> dict[str, float]:
+        """Return what the server has counted."""
+        try:
+            return counters((await self._http.get("/metrics", timeout=_TIMEOUT_S)).text)
+        except httpx.HTTPError as error:
+            raise RunError(f"the server's metrics cannot be read: {str(error) or type(error).__name__}") from error
 
     async def _stream(self) -> Exchange:
         exchange = await self._client.send(self._prompt(), _ANSWER)

@@ -59,7 +59,7 @@ def entry(**changes: Any) -> Entry:
         error=found.error,
         error_by_kind=found.by_kind,
         points=[PointRecord.of(point) for point in points[:3]],
-        serving=ServingRecord(HostTime(0.001, 0.0001), 0.004, points=[ServingPoint(1, 0.01, 0.001, 4)]),
+        serving=ServingRecord(HostTime(0.001, 0.0001), 0.004, points=[ServingPoint(1, 0.01, 0.001, 4, 0.0005)]),
     )
     return replace(whole, **changes)
 
@@ -115,6 +115,11 @@ def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() ->
         ({}, ("runtime.kv_cache_dtype=int8",), "keys and values in fp32, not int8"),
         ({"tp_size": 2}, (), "made with runtime.tp_size=2, not 1"),
         ({"serving": ServingRecord(HostTime(0.001))}, (), "what serving adds was measured in an older way"),
+        (
+            {"serving": ServingRecord(HostTime(0.001), points=[ServingPoint(1, 0.01, 0.001, 4)])},
+            (),
+            "what serving adds was measured in an older way",
+        ),
     ],
 )
 def test_what_is_different_is_told(changes: dict[str, Any], words: tuple[str, ...], note: str) -> None:

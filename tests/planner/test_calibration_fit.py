@@ -109,47 +109,54 @@ def test_stretches_share_out_a_count() -> None:
     assert stretches("t", 1, (1, 2, 4), 1.0) == {}
 
 
-def test_what_serving_adds_is_told_from_a_minute_in_which_everything_is_slower() -> None:
-    fixed_s, row_s, arrival_s, token_s, slower = 0.002, 0.0004, 0.004, 2e-6, 1.3
+def run(
+    rows: int, streaming_s: float, loop_s: float = 0.0, *, arrival_s: float = 0.001, gap_s: float = 0.02
+) -> DecodeRun:
+    """What is seen of `rows` requests where an engine takes `loop_s` between two of 40 steps."""
+    return DecodeRun(rows, gap_s, streaming_s, arrival_s + 40 * loop_s, 40)
 
-    def seen(rows: int) -> DecodeRun:
-        added_s = fixed_s + row_s * rows
-        step_s = machines.seconds(StepShape(decodes=(40,) * rows, logits=rows))
-        return DecodeRun(rows, 40, (slower if rows > 1 else 1.0) * step_s + added_s, added_s)
+
+def test_what_serving_adds_is_told_from_how_long_steps_take() -> None:
+    fixed_s, row_s, loop_s, loop_row_s, arrival_s, token_s = 0.002, 0.0004, 0.0003, 0.00001, 0.004, 2e-6
+
+    def seen(rows: int, step_s: float) -> DecodeRun:
+        streaming_s = fixed_s + row_s * rows
+        between_s = loop_s + loop_row_s * rows
+        return run(rows, streaming_s, between_s, arrival_s=arrival_s, gap_s=step_s + between_s + streaming_s)
 
     found = serving_time(
-        [seen(rows) for rows in (1, 4, 8, 16)],
+        [seen(rows, step_s) for rows, step_s in ((1, 0.009), (4, 0.03), (8, 0.025), (16, 0.4))],
         [Refusal(length, arrival_s + length * token_s) for length in (1, 1, 512)],
-        machines.seconds,
     )
-    assert found.host.step_s == pytest.approx(fixed_s, rel=0.01)
-    assert found.host.row_s == pytest.approx(row_s, rel=0.01)
+    assert found.host.step_s == pytest.approx(fixed_s + loop_s, rel=0.01)
+    assert found.host.row_s == pytest.approx(row_s + loop_row_s, rel=0.01)
     assert found.arrival_s == pytest.approx(arrival_s, rel=0.01)
     assert found.arrival_token_s == pytest.approx(token_s, rel=0.01)
     assert found.error == pytest.approx(0.0, abs=1e-4)
     assert [(point.rows, point.repeats) for point in found.points] == [(1, 1), (4, 1), (8, 1), (16, 1)]
+    assert found.is_of_one_time
 
 
 def test_of_equal_runs_the_median_counts_and_a_left_out_one_is_predicted() -> None:
-    decodes = [DecodeRun(rows, 40, 0.02, 0.001 * rows) for rows in (1, 2, 4)]
-    found = serving_time([*decodes, DecodeRun(2, 40, 0.02, 9.0), decodes[1]], [Refusal(1, 0.001)], lambda _: 0.019)
+    decodes = [run(rows, 0.001 * rows) for rows in (1, 2, 4)]
+    found = serving_time([*decodes, run(2, 9.0, 9.0), decodes[1]], [Refusal(1, 0.001)])
     assert found.host.row_s == pytest.approx(0.001)
     assert found.host.step_s == pytest.approx(0.0, abs=1e-6)
     # Half of what 4 rows added is missing from what 1 and 2 rows tell of them where they add the same.
-    level = serving_time([*decodes[:2], DecodeRun(4, 40, 0.02, 0.002)], [Refusal(1, 0.001)], lambda _: 0.019)
+    level = serving_time([*decodes[:2], run(4, 0.002)], [Refusal(1, 0.001)])
     assert level.error is not None
     assert 0.01 < level.error < 0.1
 
 
-def test_the_engines_own_loop_is_what_a_single_answer_takes_beyond_its_steps() -> None:
-    found = serving_time([DecodeRun(1, 40, 0.013, 0.001)], [Refusal(1, 0.001)], lambda _: 0.009)
+def test_the_engines_own_loop_is_what_passes_outside_steps_while_an_answer_is_made() -> None:
+    found = serving_time([run(1, 0.001, 0.003)], [Refusal(1, 0.001)])
     assert found.host.step_s == pytest.approx(0.004)
     assert found.host.row_s == 0.0
     assert found.error is None
 
 
-def test_a_server_quicker_than_its_steps_adds_nothing() -> None:
-    decodes = [DecodeRun(rows, 40, 1e-9, -1e-3) for rows in (1, 4)]
-    found = serving_time(decodes, [Refusal(1, 1e-9), Refusal(64, 1e-9)], machines.seconds)
+def test_a_server_that_is_quicker_by_chance_adds_nothing() -> None:
+    decodes = [run(rows, -1e-3, arrival_s=0.0, gap_s=1e-9) for rows in (1, 4)]
+    found = serving_time(decodes, [Refusal(1, 1e-9), Refusal(64, 1e-9)])
     assert found.host == HostTime()
     assert found.arrival_s == pytest.approx(1e-9)

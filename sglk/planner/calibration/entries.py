@@ -82,7 +82,7 @@ class Way:
             yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}{free}"
         elif self.tp_size > 1 and self.gathers != entry.gathers:
             yield f"it was made where ranks {_MEETING[entry.gathers]}, and here they {_MEETING[self.gathers]}"
-        if entry.serving is not None and not entry.serving.points:
+        if entry.serving is not None and not entry.serving.is_of_one_time:
             yield "what serving adds was measured in an older way; run `sglk calibrate` again"
         here = installed_versions()
         for name in COMPARED_VERSIONS:

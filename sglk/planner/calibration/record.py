@@ -82,6 +82,13 @@ class ServingPoint:
     streaming_s: float
     """By how much that is longer than where answers come whole."""
     repeats: int
+    loop_s: float | None = None
+    """Between two steps where answers come whole; None = taken for what a step lasted beyond its price."""
+
+    @property
+    def added_s(self) -> float:
+        """What serving adds to a step, as far as it was measured."""
+        return (self.loop_s or 0.0) + self.streaming_s
 
 
 @dataclass
@@ -98,7 +105,12 @@ class ServingRecord:
     error: float | None = None
     """Median relative error of a gap between tokens whose run was left out; None = not known."""
     points: list[ServingPoint] = field(default_factory=list)
-    """None of them: measured by a version that could not tell what serving adds from a slower minute."""
+    """None of them, or one without `loop_s`: by a version that took slower minutes for what serving adds."""
+
+    @property
+    def is_of_one_time(self) -> bool:
+        """Whether nothing of it is the difference of times that a machine's drift may lie between."""
+        return bool(self.points) and all(point.loop_s is not None for point in self.points)
 
     def check(self) -> None:
         """Raise ValueError for a time that is none."""
