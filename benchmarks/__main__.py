@@ -11,6 +11,7 @@ SHARED = (
     "result",
     "f16_file",
     "fidelity_cells",
+    "fidelity_pace",
     "fidelity_page",
     "fidelity_score",
     "kunlun_page",

@@ -3,11 +3,13 @@
 A model is calibrated, and settings, loads and workloads that the calibration has not seen are predicted, then measured
 on a running server with the load generator of `sglk bench`. A machine is not as fast at all times. So the settings of a
 cell are measured one right after the other in several passes, every other one backwards, and compared within a pass;
-calibrations stand before, between and after the passes, and of predictions too the median counts. Needs a machine on
-which nothing else runs, for about 20 minutes.
+calibrations stand before, between and after the passes, and of predictions too the median counts. Beside every run
+another process takes a few steps of the same model, and prices are those of the calibration times what these steps take
+beside it. Needs a machine on which nothing else runs, for about 25 minutes.
 """
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,16 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import copyfile
 
 import httpx
 
 from benchmarks.fidelity_cells import BASE, CELLS, MODELS, QUICK, Cell
+from benchmarks.fidelity_pace import Calibrated, Pacer, Seconds, mean
 from benchmarks.fidelity_page import page
 from benchmarks.fidelity_score import (
     METRICS,
     Figures,
     Point,
     errors,
+    middle,
     paired_noise,
     rank_correlation,
     regrets,
@@ -56,22 +61,28 @@ QUICK_EFFORT = ("calibrate.time_s=10", "calibrate.repeats=1", "calibrate.context
 def measure(quick: bool) -> list[Row]:
     """Calibrate, predict and measure."""
     cells = QUICK if quick else CELLS
-    effort, passes = (QUICK_EFFORT, QUICK_PASSES) if quick else (EFFORT, PASSES)
     points: list[Point] = []
     with _own_folder() as folder:
         for model in dict.fromkeys(cell.model for cell in cells):
-            _calibrate(model, effort)
-            # Rates are shares of what this first calibration says can be served.
-            asked = [[*_questions(cell)] for cell in cells if cell.model == model]
-            _predict(asked)
-            with LaunchedServer(_server_words(model), log=folder / f"{model}.log") as server:
-                for number in range(passes):
-                    _measure_pass(asked, server, number)
-                    if number + 1 in (passes // 2, passes):
-                        _calibrate(model, effort)
-                        _predict(asked)
-            points += [each.point() for cell in asked for each in cell]
+            points += _measure_model(model, [cell for cell in cells if cell.model == model], folder, quick)
     return [*_summary(points), *_details(points)]
+
+
+def _measure_model(model: str, cells: Sequence[Cell], folder: Path, quick: bool) -> Iterator[Point]:
+    effort, passes = (QUICK_EFFORT, QUICK_PASSES) if quick else (EFFORT, PASSES)
+    with Pacer(_model_words(model)) as pacer:
+        calibrated = [_calibrate(model, effort, folder / f"{model}-0.json")]
+        # Rates are shares of what this first calibration says can be served as fast as the machine is now.
+        first = calibrated[0].at(calibrated[0].pace(pacer.seconds()), folder / "now.json")
+        asked = [[*_questions(cell, first)] for cell in cells]
+        with LaunchedServer(_server_words(model), log=folder / f"{model}.log") as server:
+            for number in range(passes):
+                _measure_pass(asked, server, pacer, number)
+                if number + 1 in (passes // 2, passes):
+                    calibrated.append(_calibrate(model, effort, folder / f"{model}-{len(calibrated)}.json"))
+    for cell in asked:
+        for each in cell:
+            yield each.point(calibrated, folder / "now.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,46 +92,63 @@ class _Question:
     cell: Cell
     setting: str
     composed: Composed[SimulateConfig]
-    predicted: list[Figures] = field(default_factory=list)
     measured: list[Figures] = field(default_factory=list)
+    steps: list[Seconds] = field(default_factory=list)
+    """What steps took beside the measurements of the cell, in each pass."""
 
-    def predict(self) -> None:
-        """Ask the simulator, with the calibration that there is now."""
-        found = simulate(self.composed.config, replica_configs(self.composed))
-        self.predicted.append(_figures(found.summary))
+    def predict(self, calibrated: Calibrated, pace: float, path: Path) -> Figures:
+        """Ask the simulator, on a machine where all takes `pace` times as long as in a calibration."""
+        place = str(calibrated.at(pace, path))
+        return _figures(simulate(self.composed.config, replica_configs(self.composed), calibration=place).summary)
 
-    def point(self) -> Point:
+    def point(self, calibrated: Sequence[Calibrated], path: Path) -> Point:
         """Return what came out."""
-        cell = self.cell
-        return Point(cell.model, cell.name, self.setting, cell.paced, cell.saturated, self.measured, self.predicted)
+        cell, plain = self.cell, [self.predict(each, 1.0, path) for each in calibrated]
+        paces = [[each.pace(seconds) for seconds in self.steps] for each in calibrated]
+        predicted = [
+            middle([self.predict(each, pace, path) for pace in paced])
+            for each, paced in zip(calibrated, paces, strict=True)
+        ]
+        return Point(
+            cell.model,
+            cell.name,
+            self.setting,
+            cell.paced,
+            cell.saturated,
+            self.measured,
+            predicted,
+            plain,
+            [statistics.median(each) for each in zip(*paces, strict=True)],
+        )
 
 
-def _questions(cell: Cell) -> Iterator[_Question]:
-    rate = None if cell.load is None else cell.load * _capacity(cell)
+def _questions(cell: Cell, calibration: Path) -> Iterator[_Question]:
+    rate = None if cell.load is None else cell.load * _capacity(cell, calibration)
     for name, changes in cell.settings.items():
         yield _Question(cell, name, _composed(cell, rate, changes))
 
 
-def _predict(asked: Sequence[Sequence[_Question]]) -> None:
-    for cell in asked:
-        for each in cell:
-            each.predict()
-
-
-def _measure_pass(asked: Sequence[Sequence[_Question]], server: Target, number: int) -> None:
+def _measure_pass(asked: Sequence[Sequence[_Question]], server: Target, pacer: Pacer, number: int) -> None:
     """Measure everything once, the settings of a cell one after the other, every other time backwards."""
+    beside = [pacer.seconds()]
     for cell in asked:
         for each in cell if number % 2 == 0 else reversed(cell):
             place = f"{each.cell.model}, {each.cell.name}, {each.setting}"
             print(f"  pass {number + 1}: {place}", file=sys.stderr, flush=True)
             each.measured.append(_figures(_measured(server, each.composed, each.cell.settings[each.setting])))
+            beside.append(pacer.seconds())
+        # One for all settings of the cell, which are compared.
+        for each in cell:
+            each.steps.append(mean(beside))
+        beside = beside[-1:]
 
 
-def _capacity(cell: Cell) -> float:
+def _capacity(cell: Cell, calibration: Path) -> float:
     """Return the requests per second that the base setting serves when as many as fit run at a time."""
     words = [*cell.words(None), f"workload.concurrency={BASE['max_running_requests']}", "workload.num_requests=64"]
     composed: Composed[SimulateConfig] = compose("simulate", [*COMMON, *MODELS[cell.model], *_settings({}), *words])
-    found = simulate(composed.config, replica_configs(composed)).summary["request_throughput"]
+    record = simulate(composed.config, replica_configs(composed), calibration=str(calibration))
+    found = record.summary["request_throughput"]
     assert found is not None
     return found
 
@@ -166,9 +194,15 @@ def _server_words(model: str) -> list[str]:
     return [*COMMON, *MODELS[model], *_settings({})]
 
 
-def _calibrate(model: str, effort: Sequence[str]) -> None:
-    words = [*DEVICE, *MODELS[model], *_settings({}), *effort, "calibrate.progress=false"]
+def _calibrate(model: str, effort: Sequence[str], path: Path) -> Calibrated:
+    words = [*_model_words(model), *effort, "calibrate.progress=false"]
     subprocess.run([sys.executable, "-m", "sglk", "calibrate", *words], check=True, stdout=sys.stderr)
+    (written,) = Path("calibration").iterdir()
+    return Calibrated.read(copyfile(written, path), _model_words(model))
+
+
+def _model_words(model: str) -> list[str]:
+    return [*DEVICE, *MODELS[model], *_settings({})]
 
 
 @contextmanager
@@ -191,6 +225,8 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
             f"{metric}: median error of {found.count} points{which}", found.median, "", "bar, at most", BARS[metric]
         )
         yield Row(f"{metric}: p90 error{which}", found.p90, "")
+        plain = spread(errors(kept, metric, plain=True))
+        yield Row(f"{metric}: median error{which}, prices as they were calibrated", plain.median, "")
         noise = spread([share for point in points for share in point.noise(metric)])
         yield Row(f"{metric}: a run from the median of its setting, p90", noise.p90, "")
         yield Row(
@@ -198,6 +234,9 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
         )
         drift = spread([share for point in points for share in point.drift(metric)])
         yield Row(f"{metric}: a prediction from the median of its calibrations, p90", drift.p90, "")
+    away = [abs(pace - 1) for point in points for pace in point.paces]
+    yield Row("steps beside a run from those of the calibrations, median", spread(away).median, "")
+    yield Row("steps beside a run from those of the calibrations, p90", spread(away).p90, "")
     for metric in METRICS:
         yield from _ranks(points, metric)
 

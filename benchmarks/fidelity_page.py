@@ -13,6 +13,12 @@ A machine is not as fast at all times. So the settings of a cell, one workload a
 the other, in five passes, every other one backwards, and compared by the ratios of runs in one pass. Calibrations stand
 before, between and after the passes; of predictions too the median counts.
 
+A calibration holds for minutes that are as fast as those it was made in. So before and after every run another process,
+which knows nothing of the server, takes seven steps of the same model, two prompts and five decodes, in less than a
+second. What they take beside the settings of a cell, over what the calibration says of them, is the pace of the machine
+in that pass, and the prediction is what the simulator says when every time of the calibration is multiplied by it. How
+far predictions are without that, from the calibrations as they stand, is given below each error.
+
 Two settings are a tie where the passes do not tell them apart: where an interval that holds the true median of their
 ratio by 90 % holds 1 (of five passes: where not all order them alike), or where that median is within 1 % of it.
 Predictions within 1 % of each other are ties as well. Ranks and regret are given twice: over all pairs of settings, by

@@ -38,7 +38,11 @@ class Point:
     runs: Sequence[Figures]
     """One of each pass, in which the other settings of the cell were measured too."""
     predictions: Sequence[Figures]
-    """By each calibration."""
+    """By each calibration, as fast as the machine was beside the runs."""
+    plain: Sequence[Figures] = ()
+    """By each calibration as it stands."""
+    paces: Sequence[float] = ()
+    """How many times as long as in the calibrations steps took beside each of the runs."""
 
     def measured(self, metric: str) -> float | None:
         """Return the median of the runs; None where one has no figure."""
@@ -48,9 +52,9 @@ class Point:
         """Return the median of the predictions; None where one has no figure."""
         return _median(self.predictions, metric)
 
-    def error(self, metric: str) -> float | None:
-        """Return the relative error of the prediction; None where there is no figure."""
-        measured, predicted = self.measured(metric), self.predicted(metric)
+    def error(self, metric: str, *, plain: bool = False) -> float | None:
+        """Return the relative error of the prediction, or of the one as it was calibrated; None without a figure."""
+        measured, predicted = self.measured(metric), _median(self.plain if plain else self.predictions, metric)
         return None if not measured or predicted is None else abs(predicted - measured) / measured
 
     def noise(self, metric: str) -> list[float]:
@@ -86,9 +90,14 @@ def spread(errors: Sequence[float]) -> Spread:
     return Spread(len(errors), statistics.median(errors), percentile(errors, 90))
 
 
-def errors(points: Sequence[Point], metric: str) -> list[float]:
-    """Return the errors of one metric."""
-    return [error for point in points if (error := point.error(metric)) is not None]
+def middle(several: Sequence[Figures]) -> Figures:
+    """Return the median of each figure; None where one is missing."""
+    return {metric: _median(several, metric) for metric in METRICS}
+
+
+def errors(points: Sequence[Point], metric: str, *, plain: bool = False) -> list[float]:
+    """Return the errors of one metric; `plain` are those of the calibrations as they stand."""
+    return [error for point in points if (error := point.error(metric, plain=plain)) is not None]
 
 
 def paired_noise(points: Sequence[Point], metric: str) -> list[float]:

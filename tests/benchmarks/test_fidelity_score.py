@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from benchmarks.fidelity_score import (
     Point,
     errors,
     interval,
+    middle,
     order,
     paired_noise,
     rank_correlation,
@@ -45,6 +47,18 @@ def test_the_median_of_predictions_counts_and_how_far_they_are_apart_is_told() -
     found = point("a", [4.0], [1.0, 2.0, 9.0])
     assert found.error(TTFT) == pytest.approx(0.5)
     assert found.drift(TTFT) == pytest.approx([0.5, 0.0, 3.5])
+
+
+def test_the_error_of_the_calibrations_as_they_stand_is_told_beside() -> None:
+    found = replace(point("a", 2.0, 2.2), plain=[{**dict.fromkeys(METRICS, 1.0), TTFT: 1.1}])
+    assert errors([found], TTFT) == pytest.approx([0.0])
+    assert errors([found], TTFT, plain=True) == pytest.approx([0.5])
+
+
+def test_the_middle_of_several_figures_is_that_of_each() -> None:
+    figures = [{**dict.fromkeys(METRICS, value), TTFT: 1 / value} for value in (1.0, 2.0, 4.0)]
+    assert middle(figures) == {**dict.fromkeys(METRICS, 2.0), TTFT: 0.5}
+    assert middle([*figures, {**figures[0], TTFT: None}])[TTFT] is None
 
 
 def test_the_median_of_the_runs_counts_and_how_far_they_are_from_it_is_said() -> None:
