@@ -29,6 +29,7 @@ class NullRunner:
     weights_bytes = 0
     dtype = kv_cache_dtype = "fp32"
     quantization: str | None = None
+    asynchronous = False
     device_info: Mapping[str, str] = {"name": "null", "simulated": "true"}
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:

@@ -134,6 +134,10 @@ class Runner(Protocol):
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device, for records and profiles."""
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the device works by itself between `launch` and the call of what comes back."""
+
     def kv_capacity_tokens(self, runtime: RuntimeConfig) -> int:
         """Return the KV tokens that fit the memory budget of `runtime`; raises CapacityError when none does."""
 

@@ -309,11 +309,10 @@ class Engine(RunnerFacts):
             self._core.scheduler.add(request, guide)
 
     def _tell_meanwhile(self) -> None:
-        """Tell what the last step brought; where the device waits for the host, this is no part of the step."""
-        assert self._step_began_s is not None
-        began = self._clock()
+        """Tell what the last step brought, which is no part of this one where the device waits for it."""
         self._tell()
-        self._step_began_s += self._clock() - began
+        if not self._runner.asynchronous:
+            self._step_began_s = self._clock()
 
     def _tell(self) -> None:
         while self._unsent:

@@ -155,7 +155,7 @@ class EngineStats:
     generated_tokens: int = 0
     steps: int = 0
     busy_s: float = 0.0
-    """Spent in steps: handing them to the device and waiting for what they come to."""
+    """Spent in steps, from handing one to the device to what it comes to."""
     retractions: int = 0
     evicted_tokens: int = 0
     requests_finished: int = 0

@@ -99,8 +99,13 @@ class ParallelRunner:
         """Replace the KV pool on all ranks."""
         self._everywhere(lambda: self._first.allocate_kv(num_pages, page_size), "allocate_kv", num_pages, page_size)
 
+    @property
+    def asynchronous(self) -> bool:
+        """False: the ranks wait for each other many times in a step."""
+        return False
+
     def launch(self, batch: Batch) -> Callable[[], Sequence[RowResult | None]]:
-        """Return `run` itself: the ranks wait for each other many times in a step."""
+        """Return `run` itself."""
         return lambda: self.run(batch)
 
     def run(self, batch: Batch) -> Sequence[RowResult | None]:

@@ -75,6 +75,11 @@ class ModelRunner:
         return self.model.weights_bytes
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether the device computes while the host does something else."""
+        return self.backend.asynchronous
+
+    @property
     def device_info(self) -> Mapping[str, str]:
         """What the machine calls the device."""
         info = self.backend.device_info()

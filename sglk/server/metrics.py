@@ -45,7 +45,7 @@ def counters(stats: EngineStats) -> Iterator[tuple[str, float, str]]:
     yield "sglk_cached_prompt_tokens", stats.cached_prompt_tokens, "Prompt tokens answered from the prefix cache."
     yield "sglk_generated_tokens", stats.generated_tokens, "Tokens generated."
     yield "sglk_engine_steps", stats.steps, "Forward passes."
-    yield "sglk_engine_busy_seconds", stats.busy_s, "Seconds in forward passes, one at a time."
+    yield "sglk_engine_busy_seconds", stats.busy_s, "Seconds spent in forward passes."
     yield "sglk_retractions", stats.retractions, "Times a running request was put back to free KV."
     yield "sglk_evicted_tokens", stats.evicted_tokens, "Cached KV tokens evicted."
     yield "sglk_sequences_finished", stats.requests_finished, "Answers completed by the engine."

@@ -44,6 +44,7 @@ class ScriptedRunner:
         self.context_length = context_length
         self.eos_token_ids = eos_token_ids
         self.weights_bytes = 0
+        self.asynchronous = False
         self.dtype = self.kv_cache_dtype = "fp32"
         self.quantization: str | None = None
         self.device_info: Mapping[str, str] = {"name": "scripted"}

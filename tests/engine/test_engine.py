@@ -423,7 +423,10 @@ def test_throughput_covers_the_last_seconds_only() -> None:
     engine.shutdown()
 
 
-def test_time_in_steps_is_counted_without_what_is_done_between_them() -> None:
+@pytest.mark.parametrize(("asynchronous", "step_s"), [(False, 0.5), (True, 10.5)])
+def test_time_in_steps_is_counted_with_what_is_told_meanwhile_where_the_device_works(
+    asynchronous: bool, step_s: float
+) -> None:
     now = [100.0]
 
     def compute(number: int, batch: Batch) -> None:
@@ -431,11 +434,12 @@ def test_time_in_steps_is_counted_without_what_is_done_between_them() -> None:
 
     class Slow(Receiver):
         def __call__(self, output: Output) -> None:
-            # The device has not begun the next step when what the last one brought is told.
             now[0] += 10
             super().__call__(output)
 
-    engine = Engine(ScriptedRunner(before_step=compute), TOKENIZER, RuntimeConfig(), clock=lambda: now[0])
+    runner = ScriptedRunner(before_step=compute)
+    runner.asynchronous = asynchronous
+    engine = Engine(runner, TOKENIZER, RuntimeConfig(), clock=lambda: now[0])
     engine.start()
     for name in ("a", "b"):
         receiver = Slow()
@@ -446,4 +450,5 @@ def test_time_in_steps_is_counted_without_what_is_done_between_them() -> None:
 
     stats = engine.stats()
     assert stats.steps == 16
-    assert stats.busy_s == pytest.approx(16 * 0.5)
+    # Nothing is told in the first step of an answer, and the last of its tokens comes after all steps.
+    assert stats.busy_s == pytest.approx(2 * (0.5 + 7 * step_s))

@@ -17,6 +17,7 @@ class Device(ScriptedRunner):
 
     def __init__(self) -> None:
         super().__init__()
+        self.asynchronous = True
         self.launched = threading.Semaphore(0)
         self.ends = threading.Semaphore(0)
 
