@@ -355,6 +355,27 @@ def test_nan_in_a_key_shows_and_the_least_numbers_count(kv_dtype: str) -> None:
     assert decode(q_BHD, spoilt.to(keys.dtype), values, rows, 1.0, None).isnan().all()
 
 
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("window", [None, 10])
+def test_a_query_takes_no_harm_from_values_that_it_does_not_see(kv_dtype: str, window: int | None) -> None:
+    length = 100
+    keys, values, scales = filled_pool(112, kv_dtype)
+    prefill = attention(reference.attention_prefill, kv_dtype, window)
+    q_THD, rows = randn(length, HEADS, WIDTH), rows_of([[*range(7)]], [length], [length], window)
+    clean_THD = prefill(q_THD, keys, values, rows, 0.2, scales)
+    if scales is not None:
+        scales.values_SK[50] = torch.nan
+    else:
+        spoilt = values.float()
+        spoilt[50] = torch.nan
+        values = spoilt.to(values.dtype)
+    got_THD = prefill(q_THD, keys, values, rows, 0.2, scales)
+    seeing = slice(50, length if window is None else 50 + window)
+    assert got_THD[seeing].isnan().all()
+    for others in (slice(0, 50), slice(seeing.stop, length)):
+        assert torch.equal(got_THD[others], clean_THD[others])
+
+
 EXPERTS, TOP_K = 5, 2
 
 

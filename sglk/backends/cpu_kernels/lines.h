@@ -112,9 +112,11 @@ APART void score_bytes(struct lines *lines, const struct block *block, size_t wi
 
 /* Write a value over the scores of tokens that a line does not see. */
 static void hide(struct lines *lines, float value) {
-    for (size_t i = 0; i < lines->count; i++)
-        for (size_t t = 0; t < TOKENS; t++)
-            if (t < lines->sights[i].from || t >= lines->sights[i].to) lines->scores[i][t] = value;
+    for (size_t i = 0; i < lines->count; i++) {
+        float *scores = lines->scores[i];
+        const int32_t from = (int32_t)lines->sights[i].from, to = (int32_t)lines->sights[i].to;
+        for (int32_t t = 0; t < TOKENS; t++) scores[t] = (t < from) | (t >= to) ? value : scores[t];
+    }
 }
 
 INLINE floats lower_halves(floats a, floats b) { return __builtin_shuffle(a, b, (ints){0, 1, 2, 3, 8, 9, 10, 11}); }
@@ -221,6 +223,36 @@ APART void add_all(struct lines *lines, const struct block *block, size_t filled
     }
 }
 
+/* Whether a line does not see all tokens of a block. */
+static int sees_less(const struct lines *lines, const struct block *block) {
+    for (size_t i = 0; i < lines->count; i++)
+        if (lines->sights[i].from > block->from || lines->sights[i].to < block->to) return 1;
+    return 0;
+}
+
+APART int all_finite(const struct block *block, size_t filled) {
+    wides wrong = spread(0);
+    for (size_t t = block->from; t < block->to; t++)
+        for (size_t d = 0; d < filled; d += WIDE)
+            wrong += load_wide_kind(block->values + block->offsets[t], d, block->kind) * 0;
+    int finite = 1;
+    for (size_t lane = 0; lane < WIDE; lane++) finite = finite && wrong[lane] == 0;
+    return finite;
+}
+
+/* Each line adds the values of what it sees alone, since a weight of 0 makes NaN of an infinite one. */
+static void add_seen(const struct lines *lines, const struct block *block, size_t filled) {
+    const struct ahead nothing = {0};
+    for (size_t i = 0; i < lines->count; i++) {
+        struct block seen = *block;
+        if (lines->sights[i].from > seen.from) seen.from = lines->sights[i].from;
+        if (lines->sights[i].to < seen.to) seen.to = lines->sights[i].to;
+        struct lines one = {.count = 1, .states = {lines->states[i]}, .shrinks = {lines->shrinks[i]}};
+        memcpy(one.scores[0], lines->scores[i], sizeof one.scores[0]);
+        add_all(&one, &seen, filled, nothing);
+    }
+}
+
 /* Lines meet a block, while what comes next is asked for. */
 static void meet(struct lines *lines, const struct pool *pool, const struct block *block, struct ahead ahead) {
     if (pool->kind == INT8)
@@ -228,7 +260,13 @@ static void meet(struct lines *lines, const struct pool *pool, const struct bloc
     else
         score(lines, block->keys, pool->width, ahead);
     weigh(lines, pool->filled);
-    if (pool->kind == INT8) multiply_scores(lines, block->value_scales);
+    if (pool->kind == INT8) {
+        multiply_scores(lines, block->value_scales);
+        if (!lines->whole) hide(lines, 0);
+    } else if (!lines->whole && sees_less(lines, block) && !all_finite(block, pool->filled)) {
+        add_seen(lines, block, pool->filled);
+        return;
+    }
     add_all(lines, block, pool->filled, ahead);
 }
 
