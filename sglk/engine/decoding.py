@@ -20,11 +20,27 @@ class Decoding(dict[str, Request]):
         self.foretold: Foretold | None = None
         """For a simulation, which makes answers up: requests then need their tokens only when somebody looks for them.
         """
+        self._ends: dict[int, dict[str, Request]] = {}
+        """By the step with which they end at the latest (0: a token may end them before): no step looks at all."""
 
     def join(self, request: Request) -> None:
         """Take in a request whose last prompt tokens are being computed."""
-        request.decode_from(self.steps)
+        request.origin = len(request.tokens) - self.steps
         self[request.request_id] = request
+
+    def begin(self, request: Request, steps: int) -> None:
+        """Let one that has joined get a token in each step from now on, after `steps` of them."""
+        request.decode_from(steps)
+        self._ends.setdefault(request.sure_until, {})[request.request_id] = request
+
+    def leave(self, request: Request) -> None:
+        """Let go of a request; harmless for one that is not here."""
+        if self.pop(request.request_id, None) is None:
+            return
+        together = self._ends.get(request.sure_until, {})
+        together.pop(request.request_id, None)
+        if not together:
+            self._ends.pop(request.sure_until, None)
 
     def catch_up(self, requests: Iterable[Request]) -> None:
         """Give these of them the tokens of steps that were passed over."""
@@ -47,12 +63,12 @@ class Decoding(dict[str, Request]):
 
     def sure_steps(self) -> int:
         """Return in how many steps from now one may end for the first time; 0 where that depends on its tokens."""
-        return max(0, min([request.sure_until for request in self.values()], default=0) - self.steps)
+        return max(0, min(self._ends, default=0) - self.steps)
 
     def end_step(self) -> list[Request]:
         """Count one step, and return those that have their last token with it."""
         self.steps += 1
-        ended = [request for request in self.values() if request.sure_until == self.steps]
+        ended = list(self._ends.get(self.steps, {}).values())
         for request in ended:
             request.finish = Finish("length")
         return ended

@@ -158,7 +158,7 @@ class Scheduler:
                 continue
             if not isinstance(result, RowFailure):
                 request.table.share(request.beginning(request.computed))
-            request.decode_from(steps)
+                decoding.begin(request, steps)
             if request.finish is not None:
                 self.remove(request.request_id)
             advanced.append(request)
@@ -232,7 +232,7 @@ class Scheduler:
             return None
         if request is self._prefilling:
             self._prefilling = None
-        self.decoding.pop(request_id, None)
+        self.decoding.leave(request)
         self._waiting.pop(request_id, None)
         request.table.close(request.beginning(request.computed) if keep_kv else ())
         return request

@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from sglk.bench.arrivals import arrival_times, numbered, session_of
 from sglk.bench.record import RequestRecord, Status
 from sglk.bench.workload import Conversation, Turn
@@ -15,12 +12,8 @@ from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.engine.messages import GenerateRequest, Output, SamplingParams
 from sglk.errors import RequestError
 from sglk.simulation.deployment import VirtualDeployment, Way
+from sglk.simulation.times import TokenTimes, rounded
 from sglk.simulation.words import end_ids, message_ids
-
-Times = npt.NDArray[np.float64]
-
-_DIGITS = 6
-"""Of seconds in a record: microseconds."""
 
 
 @dataclass(slots=True)
@@ -145,7 +138,7 @@ class Clients:
         try:
             self._deployment.router.submit(request, partial(self._receive, call))
         except RequestError as error:
-            self._end(call, "failed", self._clock.now, np.array([]), f"HTTP {error.status}: {error}")
+            self._end(call, "failed", self._clock.now, TokenTimes(), f"HTTP {error.status}: {error}")
 
     def _receive(self, call: _Call, output: Output) -> None:
         call.prompt_tokens, call.cached_tokens = output.prompt_tokens, output.cached_tokens
@@ -153,20 +146,20 @@ class Clients:
         if output.finish is None or call.request_id not in self._open:
             return
         self.replicas[call.talk.index + call.talk.place] = output.replica
-        times_s = self._deployment.times.pop(call.request_id)
-        seen_s = np.array(times_s) + self._way.delivery_s
-        ended_s = float(seen_s[-1])
-        self._clock.at(ended_s, lambda: self._end(call, "ok", ended_s, seen_s))
+        times, delivery_s = self._deployment.times.pop(call.request_id), self._way.delivery_s
+        times.first_s += delivery_s
+        times.last_s += delivery_s
+        self._clock.at(times.last_s, lambda: self._end(call, "ok", times.last_s, times))
 
     def _give_up(self, call: _Call) -> None:
         if self._open.get(call.request_id) is not call:
             return
-        times_s = np.array(self._deployment.take_times(call.request_id))
+        times = self._deployment.take_times(call.request_id)
         error = f"no complete answer within {self._timeout_s:g} s"
-        self._end(call, "timeout", self._clock.now, times_s, error)
+        self._end(call, "timeout", self._clock.now, times, error)
         self._deployment.router.abort(call.request_id)
 
-    def _end(self, call: _Call, status: Status, ended_s: float, times_s: Times, error: str | None = None) -> None:
+    def _end(self, call: _Call, status: Status, ended_s: float, times: TokenTimes, error: str | None = None) -> None:
         if self._open.pop(call.request_id, None) is None:
             return
         talk, turn = call.talk, call.talk.turn
@@ -175,14 +168,14 @@ class Clients:
                 index=talk.index + talk.place,
                 phase="measured",
                 status=status,
-                sent_s=_rounded(call.due_s),
-                ttft_s=_rounded(float(times_s[0]) - call.due_s) if len(times_s) else None,
-                e2e_s=_rounded(ended_s - call.due_s),
+                sent_s=rounded(call.due_s),
+                ttft_s=rounded(times.first_s - call.due_s) if times.count else None,
+                e2e_s=rounded(ended_s - call.due_s),
                 prompt_tokens=call.prompt_tokens or len(talk.ids),
-                completion_tokens=len(call.tokens) if status == "ok" else len(times_s),
+                completion_tokens=len(call.tokens) if status == "ok" else times.count,
                 cached_tokens=call.cached_tokens,
                 shared_tokens=talk.shared_tokens,
-                itl_s=(times_s[1:] - times_s[:-1]).round(_DIGITS).tolist(),
+                itl_s=times.gaps_s,
                 finish_reason="length" if status == "ok" else None,
                 error=error,
                 asked_tokens=turn.output_len,
@@ -213,7 +206,3 @@ class Clients:
 
 def _nothing() -> None:
     pass
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, _DIGITS)

@@ -1,7 +1,7 @@
 """The replicas of a deployment that is imagined: planned memory, priced steps, the real router over them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
 from sglk.cluster.group import DeviceGroup, Replica
@@ -17,6 +17,7 @@ from sglk.planner.cost.model import CostModel, cost_model
 from sglk.planner.plan import ReplicaPlan, plan_deployment
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.engine import VirtualEngine
+from sglk.simulation.times import TokenTimes
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class VirtualDeployment:
         `calibration` is what `cost_model` takes.
         """
         self._calibration = calibration
-        self.times: dict[str, list[float]] = {}
+        self.times: dict[str, TokenTimes] = {}
         """When each token of a live request came, by request id."""
         self.clock = clock
         plans = plan_deployment(configs, RoomConfig()).replicas
@@ -82,11 +83,13 @@ class VirtualDeployment:
             clock=clock,
         )
 
-    def take_times(self, request_id: str) -> list[float]:
+    def take_times(self, request_id: str) -> TokenTimes:
         """Return when the tokens of a request came so far, and forget it."""
         for each in self.replicas:
             each.engine.note_times(request_id)
-        return self.times.pop(request_id, [])
+        times = self.times.pop(request_id, TokenTimes())
+        # Its engine may go on for a while.
+        return replace(times, gaps_s=times.gaps_s.copy())
 
     def dismantle(self) -> None:
         """Let go of what engines hold in circles, at the end: finding it as garbage takes several times as long."""

@@ -10,6 +10,7 @@ from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.engine.request import Request
 from sglk.planner.cost.shape import StepShape, drawn, shared_pages
 from sglk.simulation.clock import VirtualClock
+from sglk.simulation.times import StepTimes, TokenTimes
 
 StepTime = Callable[[StepShape], float]
 """Seconds from the beginning of a step to that of the next."""
@@ -26,10 +27,9 @@ _STRIDE = 7919
 class _Answer:
     request: GenerateRequest
     on_output: OnOutput
-    times_s: list[float] = field(default_factory=list)
-    """When its tokens came, as far as anybody has asked."""
+    times: TokenTimes = field(default_factory=TokenTimes)
     decodes_from: int = 0
-    """Place in the engine's ends of steps behind the last one in `times_s`."""
+    """The first of the engine's steps that `times` lacks."""
 
 
 class VirtualEngine:
@@ -37,7 +37,7 @@ class VirtualEngine:
 
     A step takes the time that the cost model gives it, and tokens are made up: they depend on the request's own seed
     and their place in the answer. Callers get a message with the first token and one with the last; by then the time of
-    each token is in the list that `times` has for the request, which its caller may take away.
+    each token is in what `times` has for the request, which its caller may take away.
     """
 
     failure: str | None = None
@@ -50,7 +50,7 @@ class VirtualEngine:
         core: Core,
         step_s: StepTime,
         clock: VirtualClock,
-        times: dict[str, list[float]],
+        times: dict[str, TokenTimes],
         on_batch: OnBatch | None = None,
     ) -> None:
         """Outputs carry `name`; `times` may be shared by engines.
@@ -70,8 +70,8 @@ class VirtualEngine:
         self._counters = EngineStats()
         self._inbox: list[Callable[[], None]] = []
         self._answers: dict[str, _Answer] = {}
-        self._ends_s: list[float] = []
-        """Of all steps that decoded: every request that is past its prompt gets a token in each."""
+        self._steps = StepTimes()
+        """All that decoded: every request that is past its prompt gets a token in each."""
         self._running = False
         self._kinship = (0, 0)
         """Of the requests that decode: how many leave their tokens to chance, and the tokens that they share."""
@@ -85,7 +85,7 @@ class VirtualEngine:
         request = self.core.limits.check(request)
         answer = _Answer(request, on_output)
         self._answers[request.request_id] = answer
-        self._times[request.request_id] = answer.times_s
+        self._times[request.request_id] = answer.times
         self._post(lambda: self._add(request))
 
     def abort(self, request_id: str) -> None:
@@ -164,7 +164,7 @@ class VirtualEngine:
         while passed < most - 1 and now + seconds < until_s:
             now += seconds
             passed += 1
-            self._ends_s.append(now)
+            self._steps.add(now)
             self.busy_s += seconds
             contexts = tuple([context + 1 for context in shape.decodes])
             shape = StepShape((), contexts, shape.logits, shape.drawn, shape.shared)
@@ -197,7 +197,7 @@ class VirtualEngine:
 
     def _end_decode(self) -> None:
         scheduler = self.core.scheduler
-        self._ends_s.append(self._clock.now)
+        self._steps.add(self._clock.now)
         self._counters.steps += 1
         self._counters.generated_tokens += len(scheduler.decoding)
         for request in scheduler.end_decode():
@@ -209,7 +209,7 @@ class VirtualEngine:
         results = [(row.seed + row.num_generated * _STRIDE) % vocab_size if row.samples else None for row in batch.rows]
         self._counters.steps += 1
         if len(batch.rows) > batch.num_prefills:
-            self._ends_s.append(now)
+            self._steps.add(now)
         advanced = self.core.scheduler.update(batch, results)
         self._counters.generated_tokens += len(advanced)
         for request in advanced:
@@ -223,15 +223,15 @@ class VirtualEngine:
         """Note the token that came with the end of a prompt, or of what was computed again after a retraction."""
         answer = self._answers[request.request_id]
         self._note(answer, request.num_generated - 1)
-        answer.times_s.append(self._clock.now)
-        answer.decodes_from = len(self._ends_s)
+        answer.times.add(self._clock.now)
+        answer.decodes_from = len(self._steps)
         if request.finish is not None or request.num_generated == 1:
             self._tell(answer, request)
 
     def _note(self, answer: _Answer, generated: int) -> None:
         start = answer.decodes_from
-        answer.decodes_from += generated - len(answer.times_s)
-        answer.times_s += self._ends_s[start : answer.decodes_from]
+        answer.decodes_from += generated - answer.times.count
+        answer.times.add_steps(self._steps, start, answer.decodes_from)
 
     def _tell(self, answer: _Answer, request: Request) -> None:
         self._note(answer, request.num_generated)
