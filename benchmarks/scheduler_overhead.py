@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.result import Row, main
 from sglk.attention.paged import page_table
 from sglk.cache.pages import PagePool
-from sglk.cache.radix import RadixCache
+from sglk.cache.radix import RadixCache, key_of
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.engine.scheduler import Scheduler
@@ -80,7 +80,8 @@ def match_ms(page_size: int, repeats: int) -> float:
     rig = Rig(1, page_size)
     for shared in range(500, PROMPT, 500):
         rig.keep(rig.known[0][:shared] + fresh_tokens(rig.rng, 500))
-    return median_ms(lambda: rig.cache.match(rig.known[0][:PROMPT]), repeats)
+    prompt = key_of(rig.known[0][:PROMPT])
+    return median_ms(lambda: rig.cache.match(prompt), repeats)
 
 
 class Rig:
@@ -99,10 +100,11 @@ class Rig:
 
     def keep(self, tokens: Tokens) -> None:
         """Put `tokens` into the tree."""
-        prefix = self.cache.match(tokens)
+        key = key_of(tokens)
+        prefix = self.cache.match(key)
         self.cache.lock(prefix.node)
         missing = self.pool.pages_for(len(tokens)) - len(prefix.pages)
-        self.cache.insert(tokens, [*prefix.pages, *self.pool.allocate(missing)])
+        self.cache.insert(key, [*prefix.pages, *self.pool.allocate(missing)])
         self.cache.unlock(prefix.node)
 
     def add(self, prompt: Tokens, max_new_tokens: int | None = None) -> None:

@@ -53,7 +53,7 @@ class GenerateApi:
 
     def body(self, prompt: Prompt, output_len: int, model: str | None) -> dict[str, Any]:
         """Return the body; this interface names no model."""
-        content = {"input_ids": list(prompt.token_ids)} if prompt.token_ids else {"text": prompt.transcript()}
+        content = {"input_ids": list(prompt.token_ids)} if prompt.packed else {"text": prompt.transcript()}
         sampling = {"max_new_tokens": output_len, "temperature": 0.0, "ignore_eos": True}
         return {**content, "sampling_params": sampling, "stream": True}
 
@@ -83,7 +83,7 @@ class CompletionsApi:
 
     def body(self, prompt: Prompt, output_len: int, model: str | None) -> dict[str, Any]:
         """Return the body."""
-        content = list(prompt.token_ids) if prompt.token_ids else prompt.transcript()
+        content = list(prompt.token_ids) if prompt.packed else prompt.transcript()
         return {"prompt": content, **_openai_options(output_len, model)}
 
     def read(self, event: Event) -> Piece:

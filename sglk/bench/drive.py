@@ -83,7 +83,7 @@ class _Run:
         answer = exchange.answer
         tokens, estimated = answer.tokens(turn.output_len)
         prompt_tokens = answer.prompt_tokens
-        if prompt_tokens is None and prompt.token_ids:
+        if prompt_tokens is None and prompt.packed:
             prompt_tokens = len(prompt.token_ids)
         record = RequestRecord(
             index=index,
@@ -117,7 +117,7 @@ class _Run:
 
 
 def _extended(prompt: Prompt, turn: Turn) -> Prompt:
-    return Prompt(prompt.token_ids + turn.prompt.token_ids, prompt.messages + turn.prompt.messages)
+    return Prompt(prompt.packed + turn.prompt.packed, prompt.messages + turn.prompt.messages)
 
 
 def _rounded(seconds: float) -> float:

@@ -4,7 +4,8 @@ Everything is drawn through `Draw`, so a name (seed, salt, place) fixes it for g
 """
 
 import random
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -30,18 +31,29 @@ class Message:
 class Prompt:
     """Token ids, or messages; never both."""
 
-    token_ids: tuple[int, ...] = ()
+    packed: bytes = b""
+    """The token ids, by `pack`: prompts of a run, as numbers of Python's, are more than a processor keeps at hand."""
     messages: tuple[Message, ...] = ()
+
+    @property
+    def token_ids(self) -> "array[int]":
+        """The token ids, none for messages."""
+        return array("I", self.packed)
 
     def then(self, *messages: Message) -> "Prompt":
         """Return the prompt with `messages` after it."""
-        return Prompt(self.token_ids, self.messages + messages)
+        return Prompt(self.packed, self.messages + messages)
 
     def transcript(self) -> str:
         """Return the messages as plain text, for interfaces that know no chat."""
         if len(self.messages) == 1:
             return self.messages[0].content
         return "\n\n".join(f"{message.role}: {message.content}" for message in self.messages) + "\n\nassistant:"
+
+
+def pack(token_ids: Iterable[int]) -> bytes:
+    """Return `token_ids` as a prompt has them."""
+    return array("I", token_ids).tobytes()
 
 
 class Draw:
@@ -62,13 +74,14 @@ class Draw:
         """Return a number in [0, 1)."""
         return self._random()
 
-    def units(self, count: int) -> npt.NDArray[np.float64]:
-        """Return what `unit` would return the next `count` times, at once.
+    def all_below(self, bound: int, count: int) -> npt.NDArray[np.uintc]:
+        """Return what `below` would return the next `count` times, at once; `bound` is below 2 ** 32.
 
         A number is made of two words of the generator, as Python makes it: 27 bits of the first, 26 of the second.
         """
         pairs = np.frombuffer(self._source.getrandbits(64 * count).to_bytes(8 * count, "little"), "<u8")
-        return ((pairs & 0xFFFFFFE0) << 21 | pairs >> 38) / float(1 << 53)
+        # To divide by a power of 2 rounds nothing, so that the order does not matter.
+        return (((pairs & 0xFFFFFFE0) << 21 | pairs >> 38) * (bound / (1 << 53))).astype(np.uintc)
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`."""
@@ -98,8 +111,8 @@ class Vocabulary:
         span = range(margin, self.size - margin)
         return 2 * sum(token in span for token in self.special_ids) < len(span)
 
-    def draw(self, draw: Draw, length: int) -> tuple[int, ...]:
-        """Return `length` ids of ordinary tokens.
+    def draw(self, draw: Draw, length: int) -> bytes:
+        """Return `length` ids of ordinary tokens, packed.
 
         Special tokens that the server does not list sit at the ends of every vocabulary in use, so 1/64 of it is left
         out at either end.
@@ -108,12 +121,12 @@ class Vocabulary:
         span = self.size - 2 * margin
         special = [token for token in self.special_ids if margin <= token < margin + span]
         if not special:
-            return tuple((margin + (draw.units(length) * span).astype(np.int64)).tolist())
+            return (margin + draw.all_below(span, length)).tobytes()
         found: list[int] = []
         while missing := length - len(found):
-            ids = margin + (draw.units(missing) * span).astype(np.int64)
+            ids = margin + draw.all_below(span, missing)
             found += ids[~np.isin(ids, special)].tolist()
-        return tuple(found)
+        return pack(found)
 
 
 def words(draw: Draw, count: int, sentences: Sequence[str] = SENTENCES) -> str:

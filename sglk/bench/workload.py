@@ -10,7 +10,7 @@ from typing import Any
 
 from sglk.bench.azure import read_azure
 from sglk.bench.mooncake import BLOCK, read_mooncake
-from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, system_text, user_text
+from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, pack, system_text, user_text
 from sglk.bench.sharegpt import read_sharegpt
 from sglk.bench.trace import TraceRequest, checked, read_text
 from sglk.config.bench_schema import WorkloadConfig
@@ -201,7 +201,7 @@ def _of_blocks(
             known[block] = _content(draw(f"block {block}"), medium, BLOCK)
         prompts.append(known[block])
     if medium.vocabulary is not None:
-        return Prompt(token_ids=tuple(token for prompt in prompts for token in prompt.token_ids)[:tokens])
+        return Prompt(pack(Prompt(b"".join([prompt.packed for prompt in prompts])).token_ids[:tokens]))
     text = " ".join(prompt.transcript() for prompt in prompts).split()
     return Prompt(messages=(Message("user", " ".join(text[: medium.words(tokens)])),))
 
@@ -262,7 +262,7 @@ def _lengths(workload: WorkloadConfig, place: str, index: int) -> tuple[int, int
 
 def _content(draw: Draw, medium: Medium, tokens: int) -> Prompt:
     if medium.vocabulary is not None:
-        return Prompt(token_ids=medium.vocabulary.draw(draw, tokens))
+        return Prompt(medium.vocabulary.draw(draw, tokens))
     return Prompt(messages=(Message("user", user_text(draw, medium.words(tokens))),))
 
 
@@ -271,6 +271,6 @@ def _system(draw: Draw, medium: Medium, tokens: int) -> Message:
 
 
 def _joined(first: Prompt, second: Prompt) -> Prompt:
-    if second.token_ids:
-        return Prompt(token_ids=first.token_ids + second.token_ids)
+    if second.packed:
+        return Prompt(first.packed + second.packed)
     return Prompt(messages=(Message("user", f"{first.transcript()}\n\n{second.transcript()}"),))

@@ -1,13 +1,22 @@
 """The prefix cache: which token prefixes have their KV in the pool already, and in which pages."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from sglk.cache.pages import PagePool
 
-Tokens = tuple[int, ...]
+Key = bytes
+"""Token ids, WIDTH bytes each: copied, compared and hashed at once, and far smaller than numbers of Python's."""
+
+WIDTH = array("I").itemsize
+
+
+def key_of(tokens: Iterable[int]) -> Key:
+    """Return the key of `tokens`."""
+    return array("I", tokens).tobytes()
 
 
 class Node:
@@ -15,11 +24,11 @@ class Node:
 
     __slots__ = ("children", "key", "last_used", "locks", "pages", "parent", "queued")
 
-    def __init__(self, key: Tokens, pages: list[int], parent: "Node | None") -> None:
+    def __init__(self, key: Key, pages: list[int], parent: "Node | None") -> None:
         self.key = key
         self.pages = pages
         self.parent = parent
-        self.children: dict[Tokens, Node] = {}
+        self.children: dict[Key, Node] = {}
         self.locks = 0
         self.last_used = 0
         self.queued = False
@@ -47,7 +56,7 @@ class RadixCache:
     def __init__(self, pool: PagePool, *, min_len: int = 0, enabled: bool = True) -> None:
         self.pool = pool
         self.enabled = enabled
-        self.root = Node((), [], None)
+        self.root = Node(b"", [], None)
         self.evictable_pages = 0
         """Pages of the tree that no live request reads."""
         self.evicted_pages = 0
@@ -56,40 +65,41 @@ class RadixCache:
         """Grows whenever the set of cached prefixes changes."""
         self._min_len = min_len
         self._page_size = pool.page_size
+        self._page_bytes = pool.page_size * WIDTH
         self._ticks = count(1)
         self._leaves: list[tuple[int, int, Node]] = []
         """Heap by last use; has every unlocked leaf, and stale entries that are dropped when they come up."""
 
-    def peek(self, tokens: Tokens) -> int:
-        """Return how many tokens of `tokens` `match` would find, and change nothing."""
+    def peek(self, key: Key) -> int:
+        """Return how many tokens of `key` `match` would find, and change nothing."""
         node, length = self.root, 0
-        while child := node.children.get(tokens[length : length + self._page_size]):
-            shared = self._shared_tokens(child.key, tokens, length)
+        while child := node.children.get(key[length : length + self._page_bytes]):
+            shared = self._shared_bytes(child.key, key, length)
             length += shared
             if shared < len(child.key):
                 break
             node = child
-        return self._worthwhile(length)
+        return self._worthwhile(length // WIDTH)
 
-    def match(self, tokens: Tokens) -> Prefix:
-        """Return the longest cached prefix of `tokens`, in whole pages, and mark it as used now."""
-        prefix = self._walk(tokens)
+    def match(self, key: Key) -> Prefix:
+        """Return the longest cached prefix of `key`, in whole pages, and mark it as used now."""
+        prefix = self._walk(key)
         if not self._worthwhile(len(prefix.pages) * self._page_size):
             return Prefix(self.root, [])
         return prefix
 
-    def insert(self, tokens: Tokens, pages: Sequence[int]) -> Prefix:
-        """Keep the KV of `tokens`, as far as it fills whole pages.
+    def insert(self, key: Key, pages: Sequence[int]) -> Prefix:
+        """Keep the KV of the tokens of `key`, as far as it fills whole pages.
 
         `pages` hold it: first those that the caller read from the tree under a lock, then those it holds. The pages
         returned replace the leading ones of the caller: where the tree had the same tokens already, the tree's page
         is returned and the caller's duplicate freed. An empty prefix means that nothing was taken over.
         """
-        full = len(tokens) // self._page_size
+        full = len(key) // self._page_bytes
         if not self.enabled or not self._worthwhile(full * self._page_size):
             return Prefix(self.root, [])
-        tokens = tokens[: full * self._page_size]
-        prefix = self._walk(tokens)
+        key = key[: full * self._page_bytes]
+        prefix = self._walk(key)
         known = len(prefix.pages)
         twice = [own for own, kept in zip(pages, prefix.pages, strict=False) if own != kept]
         if twice:
@@ -97,7 +107,7 @@ class RadixCache:
         if known == full:
             return prefix
         fresh = list(pages[known:full])
-        leaf = self._add_leaf(prefix.node, tokens[known * self._page_size :], fresh)
+        leaf = self._add_leaf(prefix.node, key[known * self._page_bytes :], fresh)
         return Prefix(leaf, prefix.pages + fresh)
 
     def lock(self, node: Node) -> None:
@@ -153,26 +163,28 @@ class RadixCache:
     def _worthwhile(self, length: int) -> int:
         return length if length >= self._min_len else 0
 
-    def _shared_tokens(self, key: Tokens, tokens: Tokens, start: int) -> int:
-        """Tokens that `key` and `tokens[start:]` share, in whole pages; the first page is known to be equal."""
-        size = self._page_size
-        most = min(len(key), (len(tokens) - start) // size * size)
-        if key[:most] == tokens[start : start + most]:
+    def _shared_bytes(self, edge: Key, key: Key, start: int) -> int:
+        """Bytes that `edge` and `key[start:]` share, in whole pages; the first page is known to be equal."""
+        if key.startswith(edge, start):
+            return len(edge)
+        size = self._page_bytes
+        most = min(len(edge), (len(key) - start) // size * size)
+        if key.startswith(edge[:most], start):
             return most
         low, high = 1, most // size  # `low` pages are equal, `high` pages are not
         while high - low > 1:
             middle = (low + high) // 2
-            if key[low * size : middle * size] == tokens[start + low * size : start + middle * size]:
+            if key.startswith(edge[low * size : middle * size], start + low * size):
                 low = middle
             else:
                 high = middle
         return low * size
 
-    def _walk(self, tokens: Tokens) -> Prefix:
+    def _walk(self, key: Key) -> Prefix:
         node, length, now = self.root, 0, next(self._ticks)
         pages: list[int] = []
-        while child := node.children.get(tokens[length : length + self._page_size]):
-            shared = self._shared_tokens(child.key, tokens, length)
+        while child := node.children.get(key[length : length + self._page_bytes]):
+            shared = self._shared_bytes(child.key, key, length)
             if shared < len(child.key):
                 child = self._split(child, shared)
             child.last_used = now
@@ -182,9 +194,9 @@ class RadixCache:
         return Prefix(node, pages)
 
     def _split(self, node: Node, length: int) -> Node:
-        """Put a node with the first `length` tokens of `node` above it; locks on `node` hold for both."""
+        """Put a node with the first `length` bytes of the key of `node` above it; locks on `node` hold for both."""
         assert node.parent is not None
-        size, pages = self._page_size, length // self._page_size
+        size, pages = self._page_bytes, length // self._page_bytes
         upper = Node(node.key[:length], node.pages[:pages], node.parent)
         upper.locks = node.locks
         node.parent.children[upper.key[:size]] = upper
@@ -192,10 +204,10 @@ class RadixCache:
         upper.children[node.key[:size]] = node
         return upper
 
-    def _add_leaf(self, parent: Node, key: Tokens, pages: list[int]) -> Node:
+    def _add_leaf(self, parent: Node, key: Key, pages: list[int]) -> Node:
         leaf = Node(key, pages, parent)
         leaf.last_used = next(self._ticks)
-        parent.children[key[: self._page_size]] = leaf
+        parent.children[key[: self._page_bytes]] = leaf
         self.pool.adopt(pages)
         self.evictable_pages += len(pages)
         self.version += 1
@@ -216,7 +228,7 @@ class RadixCache:
         self.evicted_pages += len(gone)
         self.version += 1
         if kept:
-            leaf.key, leaf.pages = leaf.key[: kept * self._page_size], leaf.pages[:kept]
+            leaf.key, leaf.pages = leaf.key[: kept * self._page_bytes], leaf.pages[:kept]
             self._enqueue(leaf)
         else:
             self._detach(leaf)
@@ -225,6 +237,6 @@ class RadixCache:
     def _detach(self, leaf: Node) -> None:
         parent = leaf.parent
         assert parent is not None
-        del parent.children[leaf.key[: self._page_size]]
+        del parent.children[leaf.key[: self._page_bytes]]
         leaf.parent = None
         self._enqueue(parent)

@@ -3,7 +3,7 @@
 from array import array
 
 from sglk.cache.pages import PagePool
-from sglk.cache.radix import Prefix, RadixCache
+from sglk.cache.radix import Key, Prefix, RadixCache
 
 
 class PageTable:
@@ -23,10 +23,10 @@ class PageTable:
         self.capacity = 0
         """Tokens that the pages hold; read for every request in every step."""
 
-    def open(self, tokens: tuple[int, ...]) -> int:
-        """Start with the longest cached prefix of `tokens`; return its length in tokens."""
+    def open(self, key: Key) -> int:
+        """Start with the longest cached prefix of `key`; return its length in tokens."""
         assert not self.pages
-        self._adopt(self._cache.match(tokens))
+        self._adopt(self._cache.match(key))
         return self.capacity
 
     def missing_pages(self, num_tokens: int) -> int:
@@ -54,14 +54,14 @@ class PageTable:
         self.capacity += pool.page_size
         return True
 
-    def share(self, tokens: tuple[int, ...]) -> None:
-        """Offer the computed KV of `tokens` to the prefix cache and go on reading it from there."""
-        self._adopt(self._cache.insert(tokens, self.pages))
+    def share(self, key: Key) -> None:
+        """Offer the computed KV of the tokens of `key` to the prefix cache and go on reading it from there."""
+        self._adopt(self._cache.insert(key, self.pages))
 
-    def close(self, tokens: tuple[int, ...] = ()) -> None:
-        """Give all pages back; the prefix cache keeps the KV of `tokens`, which must be computed."""
-        if tokens:
-            self.share(tokens)
+    def close(self, key: Key = b"") -> None:
+        """Give all pages back; the prefix cache keeps the KV of the tokens of `key`, which must be computed."""
+        if key:
+            self.share(key)
         self._pool.free(self.pages[self.shared :])
         self._cache.unlock(self.node)
         self.node, self.shared, self.pages, self.capacity = self._cache.root, 0, array("q"), 0

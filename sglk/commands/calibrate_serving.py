@@ -14,7 +14,7 @@ import httpx
 
 from sglk.bench.api import GenerateApi, error_message
 from sglk.bench.client import Client, Exchange, clock, open_http
-from sglk.bench.prompts import Draw, Prompt, Vocabulary
+from sglk.bench.prompts import Draw, Prompt, Vocabulary, pack
 from sglk.bench.statement import counters, printable
 from sglk.bench.target import LaunchedServer, override_key
 from sglk.config.calibrate_schema import CalibrateConfig
@@ -141,7 +141,7 @@ class _Questions:
 
     async def refused(self, length: int) -> Refusal:
         """Send a prompt of `length` tokens the last of which does not exist."""
-        prompt = Prompt((*self._vocabulary.draw(Draw("calibration"), length - 1), self._vocabulary.size))
+        prompt = Prompt(self._vocabulary.draw(Draw("calibration"), length - 1) + pack([self._vocabulary.size]))
         began = clock()
         response = await self._post(self._api.body(prompt, 1, None))
         if response.status_code != 400:

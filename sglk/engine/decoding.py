@@ -49,7 +49,7 @@ class Decoding(dict[str, Request]):
         for request in requests:
             missing = request.origin + self.steps - len(request.tokens)
             if missing > 0:
-                request.tokens += self.foretold(request, missing)
+                request.tokens.extend(self.foretold(request, missing))
                 request.computed += missing
                 request.decode_row = None
 

@@ -1,5 +1,6 @@
 """What goes into the engine and what comes out: the only words that servers and the engine share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,7 +77,7 @@ class GenerateRequest:
     """One prompt to continue."""
 
     request_id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     session: str | None = None
     """Conversation that it belongs to; a router keeps one conversation on one device group."""

@@ -62,6 +62,6 @@ def _ordered(waiting: Collection[Request], now: int, key: Callable[[Request], in
 def _cached_length(request: Request, cache: RadixCache) -> int:
     version, length = request.peeked
     if version != cache.version:
-        length = cache.peek(request.prompt_ids[:-1])
+        length = cache.peek(request.beginning(len(request.prompt_ids) - 1))
         request.peeked = (cache.version, length)
     return length

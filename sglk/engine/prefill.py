@@ -5,12 +5,13 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sglk.cache.radix import Key
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.batch import BatchRow
 
 logger = logging.getLogger(__name__)
 
-Lead = tuple[int, ...]
+Lead = Key
 """Beginning of a prompt that other requests with the same beginning wait for while it is computed."""
 
 

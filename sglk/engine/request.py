@@ -1,7 +1,10 @@
 """One request as the scheduler sees it."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sglk.cache.radix import Key
 from sglk.cache.table import PageTable
 from sglk.engine.batch import BatchRow, Scored
 from sglk.engine.logits import LogitRules
@@ -14,7 +17,7 @@ class Request:
     """A prompt, the tokens generated so far, and where their KV lies."""
 
     request_id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     sampling: SamplingParams
     seed: int
     """Resolved sampling seed."""
@@ -25,7 +28,7 @@ class Request:
     table: PageTable
     rules: LogitRules | None = None
     """What it changes about the model's logits; follows `tokens`."""
-    tokens: list[int] = field(init=False)
+    tokens: "array[int]" = field(init=False)
     """Prompt and answer."""
     computed: int = 0
     """Leading tokens whose KV is in the pool."""
@@ -55,7 +58,7 @@ class Request:
     """Decode steps after which it takes another page."""
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt_ids)
+        self.tokens = array("I", self.prompt_ids)
         self.most_tokens = len(self.prompt_ids) + self.max_new_tokens
 
     def decode_from(self, decode_steps: int) -> None:
@@ -76,10 +79,9 @@ class Request:
         """Tokens generated so far."""
         return len(self.tokens) - len(self.prompt_ids)
 
-    def beginning(self, length: int) -> tuple[int, ...]:
-        """Return the leading `length` tokens; of a prompt, without a copy where it is whole."""
-        prompt = self.prompt_ids
-        return prompt[:length] if length <= len(prompt) else prompt + tuple(self.tokens[len(prompt) : length])
+    def beginning(self, length: int) -> Key:
+        """Return the leading `length` tokens."""
+        return self.tokens[:length].tobytes()
 
     @property
     def left(self) -> int:

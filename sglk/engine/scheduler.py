@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from sglk.cache.pages import PagePool
-from sglk.cache.radix import RadixCache
+from sglk.cache.radix import WIDTH, RadixCache
 from sglk.cache.table import PageTable
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.admission import NewTokenRatio
@@ -234,7 +234,7 @@ class Scheduler:
             self._prefilling = None
         self.decoding.leave(request)
         self._waiting.pop(request_id, None)
-        request.table.close(request.beginning(request.computed) if keep_kv else ())
+        request.table.close(request.beginning(request.computed) if keep_kv else b"")
         return request
 
     def _fail(self, request: Request, failure: RowFailure) -> None:
@@ -267,7 +267,7 @@ class Scheduler:
                 break
             cached = request.table.open(request.beginning(request.reusable))
             lead = self._lead(request, cached)
-            if lead is not None and step.leads[lead] * (len(lead) - cached) >= LEAD_TOKENS:
+            if lead is not None and step.leads[lead] * (len(lead) // WIDTH - cached) >= LEAD_TOKENS:
                 request.table.close()
                 passed_over += 1
                 continue

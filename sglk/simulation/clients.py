@@ -1,5 +1,6 @@
 """Clients on a virtual clock: `sglk.bench.drive` without a wire, with the same times and the same figures."""
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from sglk.simulation.times import TokenTimes, rounded
 from sglk.simulation.words import end_ids, message_ids
 
 
+def _no_ids() -> "array[int]":
+    return array("I")
+
+
 @dataclass(slots=True)
 class _Talk:
     """A conversation on its way."""
@@ -24,7 +29,7 @@ class _Talk:
     """Of its first request."""
     turns: tuple[Turn, ...]
     shared_tokens: int
-    ids: tuple[int, ...] = ()
+    ids: "array[int]" = field(default_factory=_no_ids)
     """Prompts and answers so far."""
     place: int = 0
     """Turn that is asked now."""
@@ -120,7 +125,8 @@ class Clients:
 
     def _ask(self, talk: _Talk, due_s: float) -> None:
         prompt = talk.turn.prompt
-        talk.ids += prompt.token_ids or message_ids(prompt.messages, self._vocab_size)
+        # The engine has the ids of the turn before, hence others.
+        talk.ids = talk.ids + (prompt.token_ids or array("I", message_ids(prompt.messages, self._vocab_size)))
         call = _Call(talk, str(talk.index + talk.place), due_s)
         self._open[call.request_id] = call
         passing_s = self._way.arrival_s + len(talk.ids) * self._way.arrival_token_s
@@ -194,7 +200,7 @@ class Clients:
             self._next()
             return
         talk.shared_tokens = len(talk.ids) + len(call.tokens)
-        talk.ids += (*call.tokens, *end_ids(self._vocab_size))
+        talk.ids = talk.ids + array("I", (*call.tokens, *end_ids(self._vocab_size)))
         self._ask(talk, self._clock.now)
 
     def _skip_rest(self, talk: _Talk) -> None:

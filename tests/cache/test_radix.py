@@ -4,19 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglk.cache.pages import PagePool
-from sglk.cache.radix import RadixCache
+from sglk.cache.radix import WIDTH, Key, RadixCache, key_of
 
 PAGE = 4
+PAGE_BYTES = PAGE * WIDTH
 
 
-def tokens(*pages: int, extra: int = 0) -> tuple[int, ...]:
+def tokens(*pages: int, extra: int = 0) -> Key:
     """Four tokens per number, which names the page's content, and `extra` tokens that fill no page."""
-    return tuple(10 * page + offset for page in pages for offset in range(PAGE)) + (-1,) * extra
+    return key_of([10 * page + offset for page in pages for offset in range(PAGE)] + [9] * extra)
 
 
-def keep(cache: RadixCache, key: tuple[int, ...]) -> list[int]:
+def keep(cache: RadixCache, key: Key) -> list[int]:
     """Insert `key` as a request would that computed all of it."""
-    prefix = cache.insert(key, cache.pool.allocate(len(key) // PAGE))
+    prefix = cache.insert(key, cache.pool.allocate(len(key) // PAGE_BYTES))
     return prefix.pages
 
 
@@ -26,8 +27,8 @@ def test_match_finds_whole_pages_only() -> None:
 
     assert cache.match(tokens(1, 2, 3)).pages == pages
     assert cache.match(tokens(1, 2, extra=3)).pages == pages[:2]
-    assert cache.match(tokens(1)[:-1]).pages == []
-    assert cache.match(()).pages == []
+    assert cache.match(tokens(1)[:-WIDTH]).pages == []
+    assert cache.match(b"").pages == []
 
 
 def test_match_ends_inside_an_edge() -> None:
@@ -140,7 +141,7 @@ def test_disabled_cache_keeps_nothing() -> None:
 def test_matches_are_the_longest_common_page_prefix(prompts: list[list[int]], evicted: int) -> None:
     pool = PagePool(200, PAGE)
     cache = RadixCache(pool)
-    kept: list[tuple[int, ...]] = []
+    kept: list[Key] = []
     for prompt in prompts:
         key = tokens(*prompt, extra=len(prompt) % PAGE)
         best = max((_common_pages(key, other) for other in kept), default=0)
@@ -161,24 +162,24 @@ def test_a_page_keeps_the_content_it_was_inserted_with() -> None:
     rng = random.Random(0)
     pool = PagePool(24, PAGE)
     cache = RadixCache(pool)
-    content: dict[int, tuple[int, ...]] = {}
+    content: dict[int, Key] = {}
     for _ in range(500):
         key = tokens(*(rng.randrange(3) for _ in range(rng.randrange(1, 6))))
         found = cache.match(key)
         for index, page in enumerate(found.pages):
-            assert content[page] == key[: (index + 1) * PAGE]
-        need = len(key) // PAGE - len(found.pages)
+            assert content[page] == key[: (index + 1) * PAGE_BYTES]
+        need = len(key) // PAGE_BYTES - len(found.pages)
         cache.lock(found.node)
         cache.evict(max(0, need - pool.free_pages))
         pages = [*found.pages, *pool.allocate(need)]
         kept = cache.insert(key, pages)
         cache.unlock(found.node)
         for index, page in enumerate(kept.pages):
-            content[page] = key[: (index + 1) * PAGE]
+            content[page] = key[: (index + 1) * PAGE_BYTES]
 
 
-def _common_pages(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _common_pages(one: Key, other: Key) -> int:
     pages = 0
-    while (pages + 1) * PAGE <= min(len(one), len(other)) and one[: (pages + 1) * PAGE] == other[: (pages + 1) * PAGE]:
+    while (pages + 1) * PAGE_BYTES <= min(len(one), len(other)) and one[: (pages + 1) * PAGE_BYTES] == other[: (pages + 1) * PAGE_BYTES]:
         pages += 1
     return pages

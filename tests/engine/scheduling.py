@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglk.cache.pages import CACHED, FREE, HELD, PagePool
-from sglk.cache.radix import RadixCache
+from sglk.cache.radix import WIDTH, RadixCache
 from sglk.config.schema import RuntimeConfig
 from sglk.engine import policy
 from sglk.engine.batch import Batch
@@ -87,7 +87,7 @@ class Rig:
         assert self.scheduler.num_running <= self.runtime.max_running_requests
         assert self.cache.evictable_pages == sum(len(node.pages) for node in nodes if not node.locks)
         for node in nodes:
-            assert len(node.key) == len(node.pages) * pool.page_size
+            assert len(node.key) == len(node.pages) * pool.page_size * WIDTH
             assert node.locks or node.children or node.queued, "an evictable leaf that eviction does not know"
         self._check_locks()
 
@@ -112,7 +112,8 @@ class Rig:
         leads = [self.live[row.request_id].lead for row in batch.rows[: batch.num_prefills]]
         for request in overdue:
             if request.request_id in queue and admitted and waiting.index(admitted[-1]) > waiting.index(request):
-                assert any(lead == tuple(request.tokens[: len(lead)]) for lead in leads if lead is not None)
+                most = len(request.tokens)
+                assert any(request.beginning(most).startswith(lead) for lead in leads if lead is not None)
 
     def _check_locks(self) -> None:
         wanted: dict[int, int] = {}
@@ -127,7 +128,7 @@ class Rig:
 
 
 def answer(request: Request) -> list[int]:
-    return request.tokens[len(request.prompt_ids) :]
+    return request.tokens[len(request.prompt_ids) :].tolist()
 
 
 def alone(prompt: Sequence[int], sampling: SamplingParams = GREEDY, **rig: Any) -> list[int]:
