@@ -12,9 +12,8 @@ K key/value heads, D head width, X experts, C experts chosen for a token, N sing
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglk.backends.work_arguments import MatrixLike, RowsLike, TensorLike, dtype_of, item_bytes, nbytes
 
@@ -25,8 +24,7 @@ EXPERT_ID_BYTES = 8
 FP32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """The least that one call of an op does."""
 
     flops: float

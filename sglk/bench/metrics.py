@@ -75,8 +75,10 @@ def meets(request: RequestRecord, slo: SloConfig) -> bool:
     A request without a first token cannot keep a TTFT limit; one with a single token has no TPOT to break.
     """
     for name, limit in vars(slo).items():
+        if limit is None:
+            continue
         value: float | None = getattr(request, name)
-        if limit is None or (value is None and name == "tpot_s"):
+        if value is None and name == "tpot_s":
             continue
         if value is None or value > limit:
             return False
@@ -103,7 +105,7 @@ def percentiles(values: Sequence[float], percents: Sequence[float]) -> list[floa
     last = len(values) - 1
     places = [last * percent / 100 for percent in percents]
     pairs = [(math.floor(place), min(math.floor(place) + 1, last)) for place in places]
-    ordered = np.partition(np.array(values), [place for pair in pairs for place in pair])
+    ordered = np.partition(np.fromiter(values, float, len(values)), [place for pair in pairs for place in pair])
     return [
         float(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
         for place, (low, high) in zip(places, pairs, strict=True)

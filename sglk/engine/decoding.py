@@ -1,12 +1,13 @@
 """The requests that decode: all of them get a token in each step that decodes, so one count moves them all on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 
 from sglk.engine.messages import Finish
 from sglk.engine.request import Request
 
-Foretold = Callable[[Request, int], Sequence[int]]
+Foretold = Callable[[Request, int], "array[int]"]
 """Returns the next tokens of a request, so many."""
 
 
@@ -49,7 +50,7 @@ class Decoding(dict[str, Request]):
         for request in requests:
             missing = request.origin + self.steps - len(request.tokens)
             if missing > 0:
-                request.tokens.extend(self.foretold(request, missing))
+                request.tokens += self.foretold(request, missing)
                 request.computed += missing
                 request.decode_row = None
 

@@ -1,8 +1,11 @@
 """An engine on a virtual clock: the real scheduler, prefix cache, page account and limits, without the model."""
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+
+import numpy as np
 
 from sglk.engine.batch import Batch
 from sglk.engine.core import Core
@@ -75,8 +78,10 @@ class VirtualEngine:
         self._running = False
         self._kinship = (0, 0)
         """Of the requests that decode: how many leave their tokens to chance, and the tokens that they share."""
-        self._joined = False
-        """Whether somebody may have come to them since."""
+        self._may_be_akin = False
+        """Whether that may have changed since."""
+        self._first_pages: set[int] = set()
+        """Pages that they begin with, and some that others have left."""
         if on_batch is None:
             core.scheduler.decoding.foretold = self._foretold
 
@@ -148,7 +153,6 @@ class VirtualEngine:
             return
         if self._on_batch is not None:
             self._on_batch(batch)
-        self._joined = True
         seconds = self._step_s(StepShape.of(batch, self.core.pool.page_size))
         self._take_time(seconds, lambda: self._end(batch))
 
@@ -181,19 +185,26 @@ class VirtualEngine:
         decoding = self.core.scheduler.decoding
         contexts = tuple(decoding.contexts())
         # Who is not akin to anybody stays so while others leave.
-        if self._joined or self._kinship != (0, 0):
-            self._joined = False
-            shared = 0
-            if len({request.table.pages[0] for request in decoding.values()}) < len(decoding):
-                shared = shared_pages([request.table.pages for request in decoding.values()])
-            chance = drawn([request.sampling for request in decoding.values()])
-            self._kinship = chance, shared * self.core.pool.page_size
+        if self._may_be_akin:
+            requests = list(decoding.values())
+            shared = shared_pages([request.table.pages for request in requests])
+            self._kinship = drawn([request.sampling for request in requests]), shared * self.core.pool.page_size
+            self._first_pages = {request.table.pages[0] for request in requests}
+            self._may_be_akin = self._kinship != (0, 0)
         return StepShape((), contexts, len(contexts), *self._kinship)
 
-    def _foretold(self, request: Request, count: int) -> list[int]:
+    def _meet(self, request: Request) -> None:
+        """Note whether one who joins those that decode may be akin to them."""
+        first_page = request.table.pages[0]
+        if first_page in self._first_pages or drawn((request.sampling,)):
+            self._may_be_akin = True
+        self._first_pages.add(first_page)
+
+    def _foretold(self, request: Request, count: int) -> "array[int]":
         """Return the next tokens of `request`."""
         first, vocab_size = request.seed + request.num_generated * _STRIDE, self.core.limits.vocab_size
-        return [token % vocab_size for token in range(first, first + count * _STRIDE, _STRIDE)]
+        tokens = (first % vocab_size + _STRIDE * np.arange(count)) % vocab_size
+        return array("I", tokens.astype(np.uintc).tobytes())
 
     def _end_decode(self) -> None:
         scheduler = self.core.scheduler
@@ -225,6 +236,8 @@ class VirtualEngine:
         self._note(answer, request.num_generated - 1)
         answer.times.add(self._clock.now)
         answer.decodes_from = len(self._steps)
+        if request.finish is None:
+            self._meet(request)
         if request.finish is not None or request.num_generated == 1:
             self._tell(answer, request)
 

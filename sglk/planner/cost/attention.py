@@ -5,6 +5,7 @@ Letters: H query heads, K key/value heads, D head width.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sglk.backends import work
 from sglk.backends.work import Work
@@ -31,8 +32,7 @@ class AttentionOp:
         return Work(pairs * self.pair_flops, queries * self.query_bytes + tokens * self.token_bytes, self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What the rows of one op come to in a layer of one window."""
 
     queries: int
