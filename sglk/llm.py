@@ -157,7 +157,7 @@ class LLM:
             for prompt, one in zip(prompts, params, strict=True)
             for index in range(n)
         ]
-        completions = {request.request_id: Completion(request.prompt_ids) for request in requests}
+        completions = {request.request_id: Completion(tuple(request.prompt_ids)) for request in requests}
         self._run(requests, completions)
         return list(completions.values())
 

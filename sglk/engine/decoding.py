@@ -56,11 +56,13 @@ class Decoding(dict[str, Request]):
 
     def contexts(self) -> list[int]:
         """Return how many tokens each has."""
-        return [request.origin + self.steps for request in self.values()]
+        steps = self.steps
+        return [request.origin + steps for request in self.values()]
 
     def left(self) -> list[int]:
         """Return how many tokens each may still add."""
-        return [request.most_tokens - request.origin - self.steps for request in self.values()]
+        steps = self.steps
+        return [request.most_tokens - request.origin - steps for request in self.values()]
 
     def sure_steps(self) -> int:
         """Return in how many steps from now one may end for the first time; 0 where that depends on its tokens."""

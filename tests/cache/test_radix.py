@@ -180,6 +180,6 @@ def test_a_page_keeps_the_content_it_was_inserted_with() -> None:
 
 def _common_pages(one: Key, other: Key) -> int:
     pages = 0
-    while (pages + 1) * PAGE_BYTES <= min(len(one), len(other)) and one[: (pages + 1) * PAGE_BYTES] == other[: (pages + 1) * PAGE_BYTES]:
+    while (end := (pages + 1) * PAGE_BYTES) <= min(len(one), len(other)) and one[:end] == other[:end]:
         pages += 1
     return pages

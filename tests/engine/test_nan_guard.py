@@ -14,6 +14,7 @@ from sglk.backends.ops import Op, Packing
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.quantised_moe import run_quantised_experts
+from sglk.cache.radix import key_of
 from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.request import Request
@@ -150,7 +151,7 @@ def test_the_poisoned_request_fails_alone_with_op_and_plugin_named(
     assert [answer(requests[name]) for name in "ac"] == [expected[name] for name in "ac"]
     # Only a prompt that had its first token was sound.
     kept = len(answer(requests["b"])) > 0
-    assert one.cache.peek(tuple(PROMPTS["b"])) == (28 if kept else 0)
+    assert one.cache.peek(key_of(PROMPTS["b"])) == (28 if kept else 0)
 
 
 def test_a_chunk_that_yields_no_token_is_guarded_too(folders: Callable[[str], Path]) -> None:
@@ -160,7 +161,7 @@ def test_a_chunk_that_yields_no_token_is_guarded_too(folders: Callable[[str], Pa
     request = one.add("long", PROMPTS["a"])
     assert one.step() == ["long"]
     assert "op silu_and_mul of shaky" in message(request)
-    assert one.cache.peek(tuple(PROMPTS["a"])) == 0
+    assert one.cache.peek(key_of(PROMPTS["a"])) == 0
 
 
 def test_without_the_guard_a_request_fails_unexplained(folders: Callable[[str], Path]) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sglk.cache.radix import key_of
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
@@ -39,7 +40,7 @@ def test_poisoned_request_fails_alone_and_leaves_nothing_in_the_cache(how: str, 
         for receiver in good:
             receiver.wait()
         # What the good ones computed, and nothing that the bad one did.
-        assert engine._core.cache.peek(tuple(doomed)) == len(STEM)
+        assert engine._core.cache.peek(key_of(doomed)) == len(STEM)
         again = [submit(engine, f"again {index}", prompt, SAMPLING["greedy"]) for index, prompt in enumerate(PROMPTS)]
         for receiver in again:
             receiver.wait()

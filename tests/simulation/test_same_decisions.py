@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sglk.cache.radix import Key
 from sglk.config.compose import compose
 from sglk.config.fleet import replica_configs
 from sglk.config.plan_schema import PlanConfig
@@ -23,6 +24,7 @@ from sglk.planner.cost.shape import StepShape
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.deployment import PlannedDevice
 from sglk.simulation.engine import VirtualEngine
+from sglk.simulation.times import TokenTimes
 from sglk.testing.tiny import write_tiny_model
 
 Decision = tuple[int, tuple[tuple[str, int, int, tuple[int, ...]], ...]]
@@ -117,11 +119,11 @@ class Virtual:
     engine: VirtualEngine
     decisions: list[Decision] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
-    answers: dict[str, tuple[tuple[int, ...], list[float]]] = field(default_factory=dict)
+    answers: dict[str, tuple[tuple[int, ...], TokenTimes]] = field(default_factory=dict)
     """Tokens of each request, and when they came."""
 
     @property
-    def cached(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+    def cached(self) -> dict[Key, tuple[int, ...]]:
         """Pages of every node of the prefix cache."""
         return {node.key: tuple(node.pages) for node in self.engine.core.cache.nodes()}
 
@@ -129,14 +131,14 @@ class Virtual:
 def virtual(config: PlanConfig, requests: Arrivals, kv_tokens: int, step_by_step: bool = True) -> Virtual:
     """Serve them on the virtual clock; without `step_by_step` as a simulation does."""
     cost, clock = cost_model(config), VirtualClock()
-    times: dict[str, list[float]] = {}
+    times: dict[str, TokenTimes] = {}
 
     def note(batch: Batch) -> None:
         found.decisions.append(decision(batch))
         found.ends_s.append(clock.now + cost.step_s(StepShape.of(batch, config.runtime.page_size)))
 
     def receive(output: Output) -> None:
-        tokens, _ = found.answers.get(output.request_id, ((), []))
+        tokens, _ = found.answers.get(output.request_id, ((), TokenTimes()))
         found.answers[output.request_id] = (tokens + output.token_ids, times[output.request_id])
 
     core = Core.build(PlannedDevice(320, 256, kv_tokens), config.runtime, frozenset())

@@ -29,6 +29,7 @@ from sglk.simulation.clients import Clients
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.deployment import Way
 from sglk.simulation.run import simulate
+from sglk.simulation.times import TokenTimes
 from sglk.simulation.words import TEMPLATE_TOKENS
 from sglk.testing.tiny import write_tiny_model
 
@@ -120,7 +121,7 @@ class Served:
 
     engine: Engine
     clock: ClockOfSteps
-    times: dict[str, list[float]] = field(default_factory=dict)
+    times: dict[str, TokenTimes] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     finished: list[str] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
@@ -137,11 +138,12 @@ class Served:
         assert self.done.wait(60)
 
     def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
-        self.times[request.request_id] = []
+        self.times[request.request_id] = TokenTimes()
 
         def receive(output: Output) -> None:
             # It is told at the latest while the next step is computed, before that moves the clock on.
-            self.times[output.request_id] += [self.clock.now] * len(output.token_ids)
+            for _ in output.token_ids:
+                self.times[output.request_id].add(self.clock.now)
             if output.finish is not None:
                 self.live.remove(output.request_id)
                 self.finished.append(output.request_id)
