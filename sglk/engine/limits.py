@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from operator import attrgetter
 
 import numpy as np
 
@@ -23,6 +24,14 @@ MAX_STOP_CHARACTERS = 1024
 _INTEGERS = ("max_new_tokens", "min_new_tokens", "top_k", "seed", "logprobs", "prompt_logprobs_start")
 _OPTIONAL = ("max_new_tokens", "seed", "logprobs", "prompt_logprobs_start")
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_FIELDS = (*_INTEGERS, *_NUMBERS)
+_PLAIN = {
+    *((name, int) for name in _FIELDS),
+    *((name, type(None)) for name in _OPTIONAL),
+    *((name, float) for name in _NUMBERS),
+}
+"""Fields with types of Python's own that are right for them."""
+_values_of = attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +132,9 @@ def check_sampling(sampling: SamplingParams) -> None:
 
 def _check_types(sampling: SamplingParams) -> None:
     """Refuse what Python would let through until it breaks a step of the engine."""
-    for name in _INTEGERS:
-        value = getattr(sampling, name)
-        if not (_is_integer(value) or (value is None and name in _OPTIONAL)):
-            raise _refuse(name, value, "a whole number")
-    for name in _NUMBERS:
-        if not _is_number(getattr(sampling, name)):
-            raise _refuse(name, getattr(sampling, name), "a number")
+    # Nearly all have plain numbers, which one look finds.
+    if not _PLAIN.issuperset(zip(_FIELDS, map(type, _values_of(sampling)), strict=True)):
+        _check_numbers(sampling)
     if not isinstance(sampling.ignore_eos, bool):
         raise _refuse("ignore_eos", sampling.ignore_eos, "True or False")
     if not _is_list(sampling.stop, lambda text: isinstance(text, str)):
@@ -141,6 +146,16 @@ def _check_types(sampling: SamplingParams) -> None:
     grammar = sampling.grammar
     if grammar is not None and not (isinstance(grammar, Grammar) and isinstance(grammar.text, str)):
         raise _refuse("grammar", grammar, "a Grammar with its text")
+
+
+def _check_numbers(sampling: SamplingParams) -> None:
+    for name in _INTEGERS:
+        value = getattr(sampling, name)
+        if not (_is_integer(value) or (value is None and name in _OPTIONAL)):
+            raise _refuse(name, value, "a whole number")
+    for name in _NUMBERS:
+        if not _is_number(getattr(sampling, name)):
+            raise _refuse(name, getattr(sampling, name), "a number")
 
 
 def _is_integer(value: object) -> bool:

@@ -233,12 +233,13 @@ class VirtualEngine:
     def _end_prompt(self, request: Request) -> None:
         """Note the token that came with the end of a prompt, or of what was computed again after a retraction."""
         answer = self._answers[request.request_id]
-        self._note(answer, request.num_generated - 1)
+        generated = request.num_generated
+        self._note(answer, generated - 1)
         answer.times.add(self._clock.now)
         answer.decodes_from = len(self._steps)
         if request.finish is None:
             self._meet(request)
-        if request.finish is not None or request.num_generated == 1:
+        if request.finish is not None or generated == 1:
             self._tell(answer, request)
 
     def _note(self, answer: _Answer, generated: int) -> None:
@@ -247,12 +248,13 @@ class VirtualEngine:
         answer.times.add_steps(self._steps, start, answer.decodes_from)
 
     def _tell(self, answer: _Answer, request: Request) -> None:
-        self._note(answer, request.num_generated)
-        new = 1 if request.finish is None or request.num_generated == 1 else request.num_generated - 1
+        generated = request.num_generated
+        self._note(answer, generated)
+        new = 1 if request.finish is None or generated == 1 else generated - 1
         if request.finish is not None:
             del self._answers[request.request_id]
             self._counters.requests_finished += 1
-        answer.on_output(self._message(answer, request.tokens[-new:], request.num_generated, request.finish, request))
+        answer.on_output(self._message(answer, request.tokens[-new:], generated, request.finish, request))
 
     def _message(
         self,
