@@ -67,7 +67,7 @@ class PageTable:
         self.node, self.shared, self.pages, self.capacity = self._cache.root, 0, array("q"), 0
 
     def _adopt(self, prefix: Prefix) -> None:
-        if len(prefix.pages) < self.shared:
+        if prefix.node is self.node or len(prefix.pages) < self.shared:
             return
         self._cache.lock(prefix.node)
         self._cache.unlock(self.node)

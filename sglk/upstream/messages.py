@@ -21,7 +21,7 @@ class ProxyRequest(GenerateRequest):
     """Where the answer is relayed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProxyOutput(Output):
     """A piece of the answer, byte for byte as the engine sent it.
 
