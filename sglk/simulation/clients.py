@@ -125,7 +125,7 @@ class Clients:
 
     def _ask(self, talk: _Talk, due_s: float) -> None:
         prompt = talk.turn.prompt
-        # The engine has the ids of the turn before, hence others.
+        # The engine has those of the turn before, so these are others.
         talk.ids = talk.ids + (prompt.token_ids or array("I", message_ids(prompt.messages, self._vocab_size)))
         call = _Call(talk, str(talk.index + talk.place), due_s)
         self._open[call.request_id] = call

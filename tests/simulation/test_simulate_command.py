@@ -137,6 +137,14 @@ def test_what_takes_too_long_is_given_up_and_its_place_is_free_again() -> None:
     assert {request.e2e_s for request in late} == {0.6}
 
 
+def test_what_ends_in_the_step_in_which_it_is_given_up_has_no_more_gaps_than_its_client_saw() -> None:
+    lengths = ("workload.output_len=64", "workload.range_ratio=0.1", "workload.concurrency=12")
+    record = simulated("bench.timeout_s=0.3", "bench.max_failure_rate=1", *lengths)
+    late = [request for request in record.requests if not request.ok]
+    assert late
+    assert [len(request.itl_s) for request in late] == [(request.completion_tokens or 0) - 1 for request in late]
+
+
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
     rows = [(0, 600, 4, [1, 2]), (500, 600, 4, [1, 3]), (9000, 512, 4, [1])]
     names = ("timestamp", "input_length", "output_length", "hash_ids")
