@@ -18,7 +18,7 @@ Balance = Callable[[GenerateRequest, Sequence[Replica]], Replica]
 
 def least_loaded(request: GenerateRequest, ready: Sequence[Replica]) -> Replica:
     """Return the replica with the fewest open requests; of several, the one picked least often."""
-    return min(ready, key=lambda replica: (replica.open_requests, replica.counters.picks))
+    return ready[0] if len(ready) == 1 else min(ready, key=lambda each: (each.open_requests, each.counters.picks))
 
 
 def round_robin(request: GenerateRequest, ready: Sequence[Replica]) -> Replica:

@@ -44,7 +44,8 @@ class VirtualClock:
     @property
     def next_s(self) -> float:
         """When the next thing is due; infinity where nothing is."""
-        return min(events[0][0] if events else math.inf for events in (self._events, self._later))
+        soonest = self._events[0][0] if self._events else math.inf
+        return min(soonest, self._later[0][0]) if self._later else soonest
 
     def jump(self, time_s: float) -> None:
         """Go on to `time_s`, until when nothing is due."""

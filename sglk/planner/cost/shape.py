@@ -3,8 +3,7 @@
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from sglk.engine.batch import Batch
@@ -16,8 +15,7 @@ GREEDY_TEMPERATURE = 1e-4
 Kind = Literal["prefill", "decode", "mixed"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """The rows of one step. Cheap to build, needs no torch, and can be a key."""
 
     prefills: tuple[tuple[int, int], ...] = ()
