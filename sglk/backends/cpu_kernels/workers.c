@@ -3,6 +3,7 @@
  * A caller puts its job where workers look, and computes until no share is left; workers take shares as they come. Each
  * of them walks through a span of its own, for memory likes long streams, and then takes from the ends of others'. */
 
+#define _GNU_SOURCE
 #include "workers.h"
 
 #include <pthread.h>
@@ -218,8 +219,17 @@ static void begin_again(void) {
     pthread_cond_init(&call, NULL);
 }
 
-__attribute__((constructor)) static void prepare(void) {
+/* Those that this process may run on, at least 1. */
+static size_t count_processors(void) {
+#ifdef CPU_COUNT
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own) == 0) return (size_t)CPU_COUNT(&own);
+#endif
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    processors = online > 1 ? (size_t)online : 1;
+    return online > 1 ? (size_t)online : 1;
+}
+
+__attribute__((constructor)) static void prepare(void) {
+    processors = count_processors();
     pthread_atfork(NULL, NULL, begin_again);
 }
