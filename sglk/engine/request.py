@@ -118,9 +118,10 @@ class Request:
 
     def append(self, token: int) -> None:
         """Take a generated token and see whether it ends the request."""
-        tokens = self.tokens
-        tokens.append(token)
-        if token in self.stop_ids:
-            self.finish = Finish("stop", matched=token)
-        elif len(tokens) >= self.most_tokens:
-            self.finish = Finish("length")
+        self.tokens.append(token)
+        if token in self.stop_ids or len(self.tokens) >= self.most_tokens:
+            self.end_with(token)
+
+    def end_with(self, token: int) -> None:
+        """Finish, since `token` is the last: it ends the answer, or there is room for no other."""
+        self.finish = Finish("stop", matched=token) if token in self.stop_ids else Finish("length")
