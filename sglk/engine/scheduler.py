@@ -348,8 +348,7 @@ class Scheduler:
 
     def _decode_rows(self) -> list[BatchRow]:
         self.decoding.catch_up(self.decoding.values())
-        growing = self.decoding.growing(1, self.pool.page_size)
-        if growing:
+        if growing := self.decoding.growing(1, self.pool.page_size):
             self._grow(growing)
         if self.decoding:
             self._ratio.decay()
