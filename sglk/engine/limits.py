@@ -26,11 +26,11 @@ _OPTIONAL = ("max_new_tokens", "seed", "logprobs", "prompt_logprobs_start")
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _FIELDS = (*_INTEGERS, *_NUMBERS)
 _PLAIN = {
-    *((name, int) for name in _FIELDS),
+    *((name, int) for name in _INTEGERS),
     *((name, type(None)) for name in _OPTIONAL),
     *((name, float) for name in _NUMBERS),
 }
-"""Fields with types of Python's own that are right for them."""
+"""Fields with types of Python's own that are right for them; a whole number may be too large for a float."""
 _values_of = attrgetter(*_FIELDS)
 
 
