@@ -90,6 +90,11 @@ class Supervisor:
             if care.thread is not None:
                 care.thread.join(timeout_s)
 
+    @property
+    def starting(self) -> list[str]:
+        """Names of the replicas that are being started at the moment."""
+        return [name for name, care in self._care.items() if care.thread is not None and care.thread.is_alive()]
+
     def _watch(self, replica: Replica) -> None:
         engine = replica.engine
         if not engine.is_alive:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sglk.commands.dry_run import print_commands
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
-from sglk.commands.stop_signals import stopped_in_order
+from sglk.commands.stop_signals import end_at_once, stopped_in_order
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.schema import ServeConfig
@@ -45,7 +45,9 @@ def run(arguments: Sequence[str]) -> int:
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
-        serve(composed.config, composed.profile_path, placement.replicas)
+        if not serve(composed.config, composed.profile_path, placement.replicas):
+            # Threads of torch that are cut off while the interpreter ends would abort the process.
+            end_at_once(0)
     return 0
 
 

@@ -39,8 +39,10 @@ def serve(
     profile_path: Path | None,
     replicas: Sequence[ReplicaConfig],
     launch: LaunchReplica | None = None,
-) -> None:
+) -> bool:
     """Serve `config` by `replicas` until a signal ends it; `profile_path` is the file of the profile in use.
+
+    Return whether all has ended. Else a replica is still being started: no thread can be stopped while it computes.
 
     The port is taken first and opens last: a conflict shows before weights are loaded, and whoever can connect gets
     answers. `launch` brings engines of another kind.
@@ -70,6 +72,10 @@ def serve(
 
         with ends_when_frozen(config.router.step_timeout_s + FROZEN_S):
             HttpServer(create_app(deployment, on_end), deployment, announce).run_until_stopped(listener)
+        left = deployment.fleet.supervisor.starting
+        if left:
+            logger.warning("%s still being started; this process ends without", " and ".join(left))
+        return not left
 
 
 def load_deployment(

@@ -206,8 +206,10 @@ def test_a_replica_that_is_ready_after_the_end_does_not_come_back() -> None:
         supervisor.restart("a")
         supervisor.tick()
         supervisor.stop()
+        assert supervisor.starting == ["a/0"]
         go.set()
         supervisor.join(WAIT_S)
+        assert not supervisor.starting
         assert router.groups["a"].replicas[0].engine is not launched[0]
         assert not launched[0].is_alive
 

@@ -39,3 +39,29 @@ def test_an_error_gives_the_signals_back() -> None:
         raise ValueError("mine")
 
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+ENDING = """
+import threading
+from sglk.commands.stop_signals import end_at_once
+threading.Thread(target=threading.Event().wait).start()
+print("said", end="")
+end_at_once(3)
+"""
+
+SERVING = """
+import threading
+import sglk.server.serve
+from sglk.commands.serve import run
+threading.Thread(target=threading.Event().wait).start()
+sglk.server.serve.serve = lambda *arguments: False
+run(["chip=cpu", "model=smollm2", "server.port=0"])
+"""
+
+
+@pytest.mark.parametrize(("program", "said", "code"), [(ENDING, "said", 3), (SERVING, "", 0)], ids=["at once", "serve"])
+def test_a_thread_that_cannot_be_stopped_keeps_no_process(program: str, said: str, code: int) -> None:
+    """As that of a replica which is being started again when the server ends."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+    assert (done.stdout, done.returncode) == (said, code), done.stderr
