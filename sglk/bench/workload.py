@@ -201,7 +201,8 @@ def _of_blocks(
             known[block] = _content(draw(f"block {block}"), medium, BLOCK)
         prompts.append(known[block])
     if medium.vocabulary is not None:
-        return Prompt(pack(Prompt(b"".join([prompt.packed for prompt in prompts])).token_ids[:tokens]))
+        whole = Prompt(b"".join([prompt.packed for prompt in prompts]))
+        return Prompt(pack(whole.token_ids[:tokens]))
     text = " ".join(prompt.transcript() for prompt in prompts).split()
     return Prompt(messages=(Message("user", " ".join(text[: medium.words(tokens)])),))
 
