@@ -3,9 +3,9 @@
 A model is calibrated, and settings, loads and workloads that the calibration has not seen are predicted, then measured
 on a running server with the load generator of `sglk bench`. A machine is not as fast at all times. So the settings of a
 cell are measured one right after the other in several passes, every other one backwards, and compared within a pass;
-calibrations stand before, between and after the passes, and of predictions too the median counts. Beside every run
-another process takes a few steps of the same model, and prices are those of the calibration times what these steps take
-beside it. Needs a machine on which nothing else runs, for about 25 minutes.
+a calibration stands on either side of each pass, and of predictions too the median counts. Beside every run another
+process takes a few steps of the same model, which tell how much of an error is that of a machine which changes. Needs a
+machine on which nothing else runs, for about half an hour.
 """
 
 import os
@@ -54,7 +54,7 @@ EFFORT = (
     "calibrate.context_length=1024",
     "calibrate.longest_step_s=1",
 )
-"""Of one calibration of three."""
+"""Of one calibration of six."""
 QUICK_EFFORT = ("calibrate.time_s=10", "calibrate.repeats=1", "calibrate.context_length=256")
 
 
@@ -78,8 +78,7 @@ def _measure_model(model: str, cells: Sequence[Cell], folder: Path, quick: bool)
         with LaunchedServer(_server_words(model), log=folder / f"{model}.log") as server:
             for number in range(passes):
                 _measure_pass(asked, server, pacer, number)
-                if number + 1 in (passes // 2, passes):
-                    calibrated.append(_calibrate(model, effort, folder / f"{model}-{len(calibrated)}.json"))
+                calibrated.append(_calibrate(model, effort, folder / f"{model}-{number + 1}.json"))
     for cell in asked:
         for each in cell:
             yield each.point(calibrated, folder / "now.json")
@@ -103,9 +102,9 @@ class _Question:
 
     def point(self, calibrated: Sequence[Calibrated], path: Path) -> Point:
         """Return what came out."""
-        cell, plain = self.cell, [self.predict(each, 1.0, path) for each in calibrated]
+        cell, predicted = self.cell, [self.predict(each, 1.0, path) for each in calibrated]
         paces = [[each.pace(seconds) for seconds in self.steps] for each in calibrated]
-        predicted = [
+        at_pace = [
             middle([self.predict(each, pace, path) for pace in paced])
             for each, paced in zip(calibrated, paces, strict=True)
         ]
@@ -113,11 +112,11 @@ class _Question:
             cell.model,
             cell.name,
             self.setting,
-            cell.paced,
+            cell.arrival_bound,
             cell.saturated,
             self.measured,
             predicted,
-            plain,
+            at_pace,
             [statistics.median(each) for each in zip(*paces, strict=True)],
         )
 
@@ -225,8 +224,8 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
             f"{metric}: median error of {found.count} points{which}", found.median, "", "bar, at most", BARS[metric]
         )
         yield Row(f"{metric}: p90 error{which}", found.p90, "")
-        plain = spread(errors(kept, metric, plain=True))
-        yield Row(f"{metric}: median error{which}, prices as they were calibrated", plain.median, "")
+        at_pace = spread(errors(kept, metric, at_pace=True))
+        yield Row(f"{metric}: median error{which}, at the machine's pace beside the runs", at_pace.median, "")
         noise = spread([share for point in points for share in point.noise(metric)])
         yield Row(f"{metric}: a run from the median of its setting, p90", noise.p90, "")
         yield Row(
@@ -244,7 +243,7 @@ def _summary(points: Sequence[Point]) -> Iterator[Row]:
 def _counted(points: Sequence[Point], metric: str) -> tuple[list[Point], str]:
     """Return the points where a metric says something of the service, and in words which they are."""
     if metric == "output_throughput":
-        return [point for point in points if not point.paced], " where the service sets the pace"
+        return [point for point in points if not point.arrival_bound], " where the service sets the pace"
     if metric == "ttft_s_p99":
         return [point for point in points if not point.saturated], " below saturation"
     return list(points), ""
@@ -252,7 +251,7 @@ def _counted(points: Sequence[Point], metric: str) -> tuple[list[Point], str]:
 
 def _ranks(points: Sequence[Point], metric: str) -> Iterator[Row]:
     # Where requests come slowly enough, any setting gives as many tokens a second as are asked for.
-    kept = [point for point in points if not (metric == "output_throughput" and point.paced)]
+    kept = [point for point in points if not (metric == "output_throughput" and point.arrival_bound)]
     for told_apart in (False, True):
         ranks = rank_correlation(kept, metric, told_apart=told_apart)
         if ranks is not None:

@@ -42,7 +42,7 @@ class Cell:
     """Whether requests queue up: the latency of the last ones then says how long the run was, and little else."""
 
     @property
-    def paced(self) -> bool:
+    def arrival_bound(self) -> bool:
         """Whether requests come more slowly than the base setting serves them: throughput is then their pace."""
         return self.load is not None and not self.saturated
 

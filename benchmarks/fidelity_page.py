@@ -10,14 +10,15 @@ The calibration measures single steps and what serving adds to them; it has seen
 workloads below.
 
 A machine is not as fast at all times. So the settings of a cell, one workload at one load, are measured one right after
-the other, in five passes, every other one backwards, and compared by the ratios of runs in one pass. Calibrations stand
-before, between and after the passes; of predictions too the median counts.
+the other, in five passes, every other one backwards, and compared by the ratios of runs in one pass. A calibration
+stands on either side of each pass; of predictions too the median counts.
 
-A calibration holds for minutes that are as fast as those it was made in. So before and after every run another process,
-which knows nothing of the server, takes seven steps of the same model, two prompts and five decodes, in less than a
-second. What they take beside the settings of a cell, over what the calibration says of them, is the pace of the machine
-in that pass, and the prediction is what the simulator says when every time of the calibration is multiplied by it. How
-far predictions are without that, from the calibrations as they stand, is given below each error.
+What is left of an error may be the simulator's, or that of a machine which was faster or slower in a run than in the
+minutes of the calibrations. To tell them apart another process, which knows nothing of the server, takes seven steps of
+the same model, two prompts and five decodes, before and after every run, in less than a second. What they take beside
+the settings of a cell, over what a calibration says of them, is the pace of the machine in that pass. How far
+predictions are when every time of the calibration is multiplied by it is given below each error; ranks and regret are
+those of the calibrations as they stand.
 
 Two settings are a tie where the passes do not tell them apart: where an interval that holds the true median of their
 ratio by 90 % holds 1 (of five passes: where not all order them alike), or where that median is within 1 % of it.

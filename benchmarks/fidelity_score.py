@@ -31,16 +31,16 @@ class Point:
     model: str
     cell: str
     setting: str
-    paced: bool
+    arrival_bound: bool
     """Whether requests came more slowly than they can be served, which fixes how many tokens a second come out."""
     saturated: bool
     """Whether they queued up: the latency of the last ones then says how long the run was, and little else."""
     runs: Sequence[Figures]
     """One of each pass, in which the other settings of the cell were measured too."""
     predictions: Sequence[Figures]
-    """By each calibration, as fast as the machine was beside the runs."""
-    plain: Sequence[Figures] = ()
-    """By each calibration as it stands."""
+    """By each calibration."""
+    paced_predictions: Sequence[Figures] = ()
+    """By each calibration, were all as much slower as the machine was beside the runs."""
     paces: Sequence[float] = ()
     """How many times as long as in the calibrations steps took beside each of the runs."""
 
@@ -52,9 +52,10 @@ class Point:
         """Return the median of the predictions; None where one has no figure."""
         return _median(self.predictions, metric)
 
-    def error(self, metric: str, *, plain: bool = False) -> float | None:
-        """Return the relative error of the prediction, or of the one as it was calibrated; None without a figure."""
-        measured, predicted = self.measured(metric), _median(self.plain if plain else self.predictions, metric)
+    def error(self, metric: str, *, at_pace: bool = False) -> float | None:
+        """Return the relative error of the prediction, or of that at the machine's pace; None without a figure."""
+        predicted = _median(self.paced_predictions if at_pace else self.predictions, metric)
+        measured = self.measured(metric)
         return None if not measured or predicted is None else abs(predicted - measured) / measured
 
     def noise(self, metric: str) -> list[float]:
@@ -95,9 +96,9 @@ def middle(several: Sequence[Figures]) -> Figures:
     return {metric: _median(several, metric) for metric in METRICS}
 
 
-def errors(points: Sequence[Point], metric: str, *, plain: bool = False) -> list[float]:
-    """Return the errors of one metric; `plain` are those of the calibrations as they stand."""
-    return [error for point in points if (error := point.error(metric, plain=plain)) is not None]
+def errors(points: Sequence[Point], metric: str, *, at_pace: bool = False) -> list[float]:
+    """Return the errors of one metric; `at_pace` are those of what is predicted at the machine's pace."""
+    return [error for point in points if (error := point.error(metric, at_pace=at_pace)) is not None]
 
 
 def paired_noise(points: Sequence[Point], metric: str) -> list[float]:

@@ -49,10 +49,10 @@ def test_the_median_of_predictions_counts_and_how_far_they_are_apart_is_told() -
     assert found.drift(TTFT) == pytest.approx([0.5, 0.0, 3.5])
 
 
-def test_the_error_of_the_calibrations_as_they_stand_is_told_beside() -> None:
-    found = replace(point("a", 2.0, 2.2), plain=[{**dict.fromkeys(METRICS, 1.0), TTFT: 1.1}])
-    assert errors([found], TTFT) == pytest.approx([0.0])
-    assert errors([found], TTFT, plain=True) == pytest.approx([0.5])
+def test_the_error_at_the_pace_of_the_machine_is_told_beside() -> None:
+    found = replace(point("a", 2.0, 1.1), paced_predictions=[{**dict.fromkeys(METRICS, 1.0), TTFT: 2.2}])
+    assert errors([found], TTFT) == pytest.approx([0.5])
+    assert errors([found], TTFT, at_pace=True) == pytest.approx([0.0])
 
 
 def test_the_middle_of_several_figures_is_that_of_each() -> None:
