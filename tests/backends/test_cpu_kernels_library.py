@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from sglk.backends import reference
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.cpu_kernels import library
+from sglk.backends.cpu_kernels.compiler import find_compiler
 from sglk.backends.cpu_kernels.library import KernelsMissing, build, folders, kernels
 
 built = pytest.mark.skipif(isinstance(kernels(), str), reason="the kernels cannot be built here")
@@ -72,10 +74,10 @@ def test_what_a_killed_build_left_goes_and_a_running_one_stays(tmp_path: Path, m
 
 
 def copying_compiler(tmp_path: Path) -> Path:
-    """Return a compiler that is done at once: it gives the library that is there already, and counts its runs."""
+    """Return a compiler that is done at once: it gives the library that is there, and notes each first argument."""
     there = kernels()
     assert isinstance(there, ctypes.CDLL)
-    copy = f'while [ "$1" != -o ]; do shift; done; echo run >> {tmp_path}/runs; cp {there._name} "$2"'
+    copy = f'echo "$1" >> "{tmp_path}/runs"; while [ "$1" != -o ]; do shift; done; cp {there._name} "$2"'
     return script(tmp_path / "copying", copy)
 
 
@@ -83,7 +85,7 @@ def copying_compiler(tmp_path: Path) -> Path:
 def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path: Path) -> None:
     compiler, path = copying_compiler(tmp_path), tmp_path / "kernels-x.so"
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(build, str(compiler), path) for _ in range(4)]:
+        for done in [pool.submit(build, [str(compiler)], path) for _ in range(4)]:
             done.result()
     assert ctypes.CDLL(str(path)).sglk_product
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".build")] == []
@@ -95,7 +97,28 @@ def test_it_is_built_once_and_then_found(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
         assert isinstance(library._loaded(), ctypes.CDLL)
-    assert (tmp_path / "runs").read_text() == "run\n"
+    assert (tmp_path / "runs").read_text() == "-O2\n"
+
+
+@built
+@pytest.mark.parametrize("name", ["copying -O1", "some where/copying", "'some where/copying' -O1"])
+def test_the_compiler_may_have_arguments_and_spaces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `CC="ccache gcc"`."""
+    (tmp_path / "some where").mkdir()
+    (tmp_path / "some where" / "copying").symlink_to(copying_compiler(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CC", name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert isinstance(library._loaded(), ctypes.CDLL)
+    assert (tmp_path / "runs").read_text() == ("-O1\n" if "-O1" in name else "-O2\n")
+
+
+@pytest.mark.parametrize("name", ["no-such-thing gcc", "'gcc", "''"])
+def test_what_is_no_compiler_is_said_as_it_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", name)
+    with pytest.raises(KernelsMissing, match=re.escape(f"CC={name} is no program")):
+        find_compiler()
 
 
 @built
@@ -110,7 +133,7 @@ def test_what_was_cut_off_is_built_again(left: float, tmp_path: Path, monkeypatc
     there.write_bytes(whole[: int(left * len(whole))])
     assert isinstance(library._loaded(), ctypes.CDLL)
     assert there.read_bytes() == whole
-    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+    assert (tmp_path / "runs").read_text() == "-O2\n-O2\n"
 
 
 @pytest.mark.usefixtures("_fresh")
@@ -150,7 +173,7 @@ def test_a_home_that_is_full_is_none_either(tmp_path: Path, monkeypatch: pytest.
     full.add(there.parent)
     with pytest.raises(KernelsMissing, match=r"home/sglk: no space left; .*temporary.*: no space left"):
         library._loaded()
-    assert (tmp_path / "runs").read_text() == "run\n"
+    assert (tmp_path / "runs").read_text() == "-O2\n"
 
 
 @built

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -87,9 +88,9 @@ def folders() -> Iterator[Path]:
 
 
 def build(
-    compiler: str, path: Path, instructions: Instructions = "native", sources: Sequence[Path] | None = None
+    compiler: Sequence[str], path: Path, instructions: Instructions = "native", sources: Sequence[Path] | None = None
 ) -> None:
-    """Compile into `path`, which appears whole or not at all; None = the kernels' own sources.
+    """Compile into `path` by the command `compiler`; it appears whole or not at all. None = the kernels' own sources.
 
     Raises KernelsMissing with the compiler's first error; OSError where there is no room, before minutes of compiling.
     """
@@ -104,13 +105,13 @@ def build(
         complaint = ""
         for native in (*(NATIVE if instructions == "native" else ()), None):
             flags = [*FLAGS[:-1], f"-I{_SOURCES}", *((native,) if native else ())]
-            command = [compiler, *flags, *map(str, sources), "-o", str(made), FLAGS[-1]]
+            command = [*compiler, *flags, *map(str, sources), "-o", str(made), FLAGS[-1]]
             complaint = _compile(command)
             if not complaint:
                 _seal(made)
                 made.replace(path)
                 return
-    raise KernelsMissing(f"{compiler}: {complaint}")
+    raise KernelsMissing(f"{shlex.join(compiler)}: {complaint}")
 
 
 def _seal(path: Path) -> None:
@@ -162,12 +163,12 @@ def _prepare(folder: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _digest(compiler: str, instructions: Instructions) -> str:
+def _digest(compiler: Sequence[str], instructions: Instructions) -> str:
     """Return what the library depends on: sources, flags, compiler and processor."""
     parts = [
         *FLAGS,
         adapters(),
-        compiler,
+        *compiler,
         platform.machine(),
         processor_instructions() if instructions == "native" else "",
     ]
