@@ -87,7 +87,7 @@ def attention_prefill(
 
     A query sees every token of its row up to itself, or the last `rows.window` of them. Scores and softmax in fp32;
     H / K neighbouring query heads share a key/value head (Ainslie et al. 2023, arXiv:2305.13245). Slots that no row
-    names may hold anything, NaN included.
+    names may hold anything, NaN included; a value that is not finite makes NaN of what sees it.
     """
     group = q_THD.shape[1] // k_pool_SKD.shape[1]
     out_THD = torch.empty_like(q_THD)
@@ -95,11 +95,16 @@ def attention_prefill(
         queries = slice(rows.query_starts[row], rows.query_starts[row + 1])
         slots_L = rows.row_slots[row]
         k_LKD, v_LKD = read_both(k_pool_SKD, v_pool_SKD, slots_L, scales, torch.float32)
+        seen_QL, finite_LKD = rows.causal_masks[row], v_LKD.isfinite()
+        # A query that does not see a NaN would get one all the same: 0 times NaN.
+        v_LKD = v_LKD.where(finite_LKD, 0.0)
         k_HDL = k_LKD.repeat_interleave(group, dim=1).permute(1, 2, 0)
         v_HLD = v_LKD.repeat_interleave(group, dim=1).transpose(0, 1)
         scores_HQL = q_THD[queries].float().transpose(0, 1) @ k_HDL * scale
-        scores_HQL = scores_HQL.masked_fill(~rows.causal_masks[row], -torch.inf)
-        out_THD[queries] = (scores_HQL.softmax(-1) @ v_HLD).transpose(0, 1).to(q_THD.dtype)
+        scores_HQL = scores_HQL.masked_fill(~seen_QL, -torch.inf)
+        out_HQD = scores_HQL.softmax(-1) @ v_HLD
+        spoilt_QKD = torch.einsum("ql,lkd->qkd", seen_QL.float(), (~finite_LKD).float()) > 0
+        out_THD[queries] = out_HQD.transpose(0, 1).masked_fill(spoilt_QKD.repeat_interleave(group, dim=1), torch.nan)
     return out_THD
 
 

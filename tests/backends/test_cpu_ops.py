@@ -104,6 +104,21 @@ def test_decode_attention(
     )
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+@pytest.mark.parametrize("window", [None, 10])
+def test_reference_attention_keeps_what_is_not_finite_to_those_who_see_it(wrong: float, window: int | None) -> None:
+    rows, slots = paged_rows([40, 7], [60, 7], 1, window)
+    q, k, v = randn(47, 6, 8), randn(slots, 2, 8, seed=1), randn(slots, 2, 8, seed=2)
+    clean = reference.attention_prefill.reference(q, k, v, rows, 0.5)
+    v[rows.page_table_BP[0, 45], 1, 3] = wrong
+    out = reference.attention_prefill.reference(q, k, v, rows, 0.5)
+    # Queries 0..39 are tokens 20..59 of the first row, and heads 3..5 read the second key/value head.
+    hurt = torch.zeros(out.shape, dtype=torch.bool)
+    hurt[25 : 40 if window is None else 35, 3:, 3] = True
+    assert out[hurt].isnan().all()
+    assert torch.equal(out[~hurt], clean[~hurt])
+
+
 def test_reference_attention_is_softmax_of_scaled_scores() -> None:
     rows, slots = paged_rows([2], [3], 1)
     q, k, v = randn(2, 2, 4), randn(slots, 1, 4, seed=1), randn(slots, 1, 4, seed=2)
