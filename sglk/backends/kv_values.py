@@ -33,7 +33,8 @@ def write_kv(
     if scales_SK is not None:
         scales_NK1 = x_NKD.float().abs().amax(-1, keepdim=True).div_(INT8_MAX)
         divisors_NK1 = torch.where(scales_NK1 == 0, 1.0, scales_NK1)
-        x_NKD = (x_NKD / divisors_NK1).round_()
+        # The divisor of tiny numbers is itself rounded, by up to half.
+        x_NKD = (x_NKD / divisors_NK1).round_().clamp_(-INT8_MAX, INT8_MAX)
         scales_SK.index_copy_(0, slots_N, scales_NK1.squeeze(-1))
     elif pool_SKD.dtype in FLOAT8:
         largest = torch.finfo(pool_SKD.dtype).max

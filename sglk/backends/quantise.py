@@ -71,11 +71,16 @@ def round_int8(x_NE: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch
     """
     if group_size == x_NE.shape[1]:
         scales_N1 = x_NE.abs().amax(-1, keepdim=True).div_(INT8_MAX)
-        return (x_NE / _divisor(scales_N1.squeeze(1))).round_().to(torch.int8), scales_N1
+        return _to_int8(x_NE / _divisor(scales_N1.squeeze(1))), scales_N1
     x_NGS = grouped(x_NE, group_size)
     scales_NG = x_NGS.abs().amax(-1) / INT8_MAX
-    values_NGS = (x_NGS / _divisor(scales_NG)).round_().to(torch.int8)
+    values_NGS = _to_int8(x_NGS / _divisor(scales_NG))
     return _ungrouped(values_NGS, x_NE), scales_NG
+
+
+def _to_int8(x: torch.Tensor) -> torch.Tensor:
+    """Round in place; a scale below the smallest normal number is itself rounded, by up to half of it."""
+    return x.round_().clamp_(-INT8_MAX, INT8_MAX).to(torch.int8)
 
 
 def grouped(x_NE: torch.Tensor, group_size: int) -> torch.Tensor:

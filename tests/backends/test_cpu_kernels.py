@@ -117,6 +117,19 @@ def test_int8_takes_groups_of_any_even_width(inputs: int, group_size: int) -> No
     )
 
 
+@pytest.mark.parametrize("inputs", [64, 66])
+def test_the_smallest_activations_keep_their_signs(inputs: int) -> None:
+    """Their scale is below the smallest normal number, so it is itself rounded, by up to half."""
+    bound = chosen(quantised_linear.linear_w8a8, in_features=inputs, out_features=70, group_size=-1)
+    weight = quantise_int8(torch.eye(70, inputs) * 2.0**100, inputs)
+    x_TE = torch.full((9, inputs), 190 * 2.0**-149)
+    x_TE[:, ::2] *= -1
+    assert bound.packing is not None
+    y_TO = bound(x_TE, bound.packing.pack(weight), None)
+    assert torch.equal(y_TO.sign()[:, :inputs], x_TE.sign())
+    torch.testing.assert_close(y_TO, quantised_linear.linear_w8a8.reference(x_TE, weight, None))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_narrower_registers_change_no_bit(scheme: str, narrow: ctypes.CDLL) -> None:

@@ -1,10 +1,16 @@
 """What a pool of another dtype keeps of keys and values."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from sglk.backends import reference
+from sglk.backends.constraints import Trait
+from sglk.backends.cpu_kernels.library import kernels
 from sglk.backends.dtypes import torch_dtype
-from sglk.backends.kv_values import read_kv, write_kv
+from sglk.backends.kv_values import KVScales, read_kv, write_kv
+from tests.backends.own_kernels import chosen
 
 SLOTS = torch.tensor([7, 0, 4])
 OTHERS = [1, 2, 3, 5, 6, 8]
@@ -38,6 +44,26 @@ def test_int8_is_within_half_a_step_of_every_token_and_head() -> None:
     assert ((read - x).abs() <= 0.5001 * steps).all()
     assert (pool[OTHERS] == 5).all()
     assert (scales[OTHERS] == 2.0).all()
+
+
+@pytest.mark.parametrize("width", [4, 40])
+def test_the_smallest_numbers_keep_their_signs_in_int8(width: int) -> None:
+    """Their scale is a number below the smallest normal one, so it is itself rounded, by up to half."""
+    smallest = 2.0**-149
+    x = torch.zeros(3, 1, width)
+    x[:, 0, :3] = torch.tensor([[63.0, -63.0, 2.0], [190.0, -190.0, 5.0], [400.0, -320.0, 100.0]]) * smallest
+    stores: dict[str, Callable[..., None]] = {"reference": reference.store_kv.reference}
+    if not isinstance(kernels(), str):
+        traits: dict[str, Trait] = {"head_dim": width, "kv_heads": 1, "heads": 1, "page_size": 1, "kv_dtype": "int8"}
+        stores["own kernel"] = chosen(reference.store_kv, **traits)
+    for name, store in stores.items():
+        pools = [torch.zeros(9, 1, width, dtype=torch.int8) for _ in range(2)]
+        scales = KVScales(torch.zeros(9, 1), torch.zeros(9, 1))
+        store(x, x, *pools, SLOTS, scales)
+        for pool, kept in zip(pools, (scales.keys_SK, scales.values_SK), strict=True):
+            read = read_kv(pool, SLOTS, kept, torch.float32)
+            assert (read.sign() * x.sign() >= 0).all(), name
+            assert ((read - x).abs() <= 64 * smallest).all(), name
 
 
 def test_a_token_leaves_the_same_whatever_is_stored_with_it() -> None:

@@ -100,6 +100,15 @@ def test_no_scale_hides_what_is_not_a_number(bad: float, group_size: int) -> Non
     assert torch.equal(values[[0, 2]], round_int8(x[[0, 2]], group_size)[0])
 
 
+@pytest.mark.parametrize("group_size", [2, 4])
+def test_the_smallest_numbers_keep_their_signs(group_size: int) -> None:
+    """Their scale is below the smallest normal number, so it is itself rounded, by up to half."""
+    x = torch.tensor([[190.0, -190.0, 150.0, -130.0]]) * 2.0**-149
+    values, scales = round_int8(x, group_size)
+    assert (scales == 2.0**-149).all()
+    assert values.tolist() == [[127, -127, 127, -127]]
+
+
 def within_half_a_step(matrix: QuantisedMatrix, expected: torch.Tensor, steps: float = 0.5) -> bool:
     error = (dequantise(matrix) - expected).abs()
     scales = matrix.scales_OG.float().repeat_interleave(matrix.group_size, 1)[:, : expected.shape[1]]

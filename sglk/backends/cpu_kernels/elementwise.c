@@ -1,6 +1,6 @@
 /* What stands between products and attention: norms, rotary positions, SwiGLU, and writing to the KV pool. */
 
-#include "vectors.h"
+#include "rounding.h"
 #include "workers.h"
 
 static void norm_row(const float *x, const float *weight, float eps, size_t width, float *y) {
@@ -183,7 +183,7 @@ static void write_head(const float *x, size_t width, int kind, void *pool, size_
         }
         *scale = largest / 127.0f;
         const float divisor = *scale == 0 ? 1.0f : *scale;
-        for (size_t d = 0; d < width; d++) ((int8_t *)pool)[at + d] = (int8_t)(int32_t)rintf(x[d] / divisor);
+        for (size_t d = 0; d < width; d++) ((int8_t *)pool)[at + d] = to_int8(x[d], divisor);
     }
 }
 

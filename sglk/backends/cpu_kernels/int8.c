@@ -53,7 +53,7 @@ INLINE ints multiply_pairs(shorts w, const int16_t *x) {
 
 static float round_group(const float *x, size_t width, int16_t *values) {
     const float scale = scale_of(x, width), divisor = scale == 0 ? 1.0f : scale;
-    for (size_t i = 0; i < width; i++) values[i] = (int16_t)(int32_t)rintf(x[i] / divisor);
+    for (size_t i = 0; i < width; i++) values[i] = to_int8(x[i], divisor);
     return scale;
 }
 

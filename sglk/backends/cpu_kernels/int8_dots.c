@@ -38,7 +38,7 @@ struct rounded {
 INLINE int32_t round_group(const float *x, size_t width, float divisor, int8_t *values) {
     int32_t sum = 0;
     for (size_t i = 0; i < width; i++) {
-        const int8_t value = (int8_t)(int32_t)rintf(x[i] / divisor);
+        const int8_t value = to_int8(x[i], divisor);
         values[i] = value;
         sum += value;
     }

@@ -1,4 +1,4 @@
-/* Rounding activations to int8, for both products. */
+/* Rounding to int8, for keys, values and both products. */
 
 #ifndef SGLK_ROUNDING_H
 #define SGLK_ROUNDING_H
@@ -21,6 +21,12 @@ INLINE float scale_of(const float *x, size_t width) {
         bad += x[rest] * 0.0f;
     }
     return most / 127.0f + bad;
+}
+
+/* A NaN gives 0. The divisor of tiny numbers is itself rounded, by up to half, and would let them wrap. */
+INLINE int8_t to_int8(float x, float divisor) {
+    const float whole = rintf(x / divisor), below = 127.0f < whole ? 127.0f : whole;
+    return (int8_t)(int32_t)(-127.0f > below ? -127.0f : below);
 }
 
 #endif
