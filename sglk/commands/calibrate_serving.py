@@ -25,7 +25,8 @@ from sglk.planner.calibration.serving import DecodeRun, Refusal, serving_time
 _ROUNDS = 4
 _TIMEOUT_S = 600.0
 
-_PROMPT, _ANSWER = 16, 40
+_PROMPT, _ANSWER = 2, 40
+"""Prompts so short that it makes no difference how many of them a step takes."""
 _MOST_ROWS = 32
 """What more requests at a time add follows from the rise."""
 _JOINING, _LEAVING = 8, 4
