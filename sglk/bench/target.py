@@ -16,7 +16,7 @@ import httpx
 from sglk.bench.api import error_message
 from sglk.bench.statement import counters, items, named, printable, statement
 from sglk.child import ChildProcess, http_ok
-from sglk.errors import RunError
+from sglk.errors import RunError, SglkError
 
 _CALL_TIMEOUT_S: Final = 30.0
 _FLUSH_TIMEOUT_S: Final = 10.0
@@ -25,7 +25,15 @@ _BUSY: Final = frozenset({400, 409, 503})
 """What servers answer to a flush while requests are live: SGLang 400, sglk 409."""
 READY_LINE: Final = re.compile(r"^SGLK_READY (\{.*\})$", re.MULTILINE)
 """What `sglk serve` prints for a parent process, with its URL."""
+_REFUSED: Final = "sglk: error: "
+"""Begins the line in which `sglk serve` says why it does not start."""
 _NOT_SERVE: Final = frozenset({"workload", "bench", "search", "objective", "study"})
+
+
+class ServerRefused(RunError):
+    """`sglk serve` refuses the configuration that it was started with, as whoever typed it may mend."""
+
+    exit_code = SglkError.exit_code
 
 
 class Target:
@@ -129,7 +137,8 @@ class Target:
 class LaunchedServer(Target):
     """`sglk serve` with `overrides`, on a free loopback port, ready when the constructor returns.
 
-    Its output goes to `log`. Raises RunError if it does not become ready within `timeout_s`. It ends with `close`, and
+    Its output goes to `log`. Raises RunError if it does not become ready within `timeout_s`, ServerRefused if it is
+    not meant to: what it was given is wrong. It ends with `close`, and
     at the latest with this process.
     """
 
@@ -151,6 +160,11 @@ class LaunchedServer(Target):
             ready = self._child.wait_for_line(READY_LINE, timeout_s=timeout_s).group(1)
             super().__init__(json.loads(ready)["url"], api_key=api_key, admin_api_key=admin_api_key)
             self._child.wait_until(lambda: http_ok(f"{self.url}/health"), timeout_s=deadline - time.monotonic())
+        except RunError as error:
+            self._child.stop()
+            if self._child.returncode == SglkError.exit_code and (why := self._reason()) is not None:
+                raise ServerRefused(f"the server refuses to start: {why} (log: {log})") from error
+            raise
         except BaseException:
             self._child.stop()
             raise
@@ -172,6 +186,10 @@ class LaunchedServer(Target):
     def close(self) -> None:
         """End the server and everything it started. Harmless when it has ended."""
         self._child.stop()
+
+    def _reason(self) -> str | None:
+        said = [line for line in self._child.tail() if line.startswith(_REFUSED)]
+        return said[-1].removeprefix(_REFUSED) if said else None
 
     def _on_silence(self) -> None:
         # A process that dies closes its port a moment before its end can be seen.

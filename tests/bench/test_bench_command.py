@@ -1,11 +1,10 @@
-import errno
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,13 +78,11 @@ def test_too_many_failures_end_with_code_1_and_a_record(capsys: pytest.CaptureFi
     assert not the_record().valid
 
 
-def test_a_full_disk_costs_the_file_and_not_the_result(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
+    capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
 ) -> None:
-    def no_space(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", no_space)
+    # The file that tries whether there is room.
+    fill_disk(1)
     with CachedServer() as server:
         assert main(["bench", f"bench.url={server.url}", *SMALL]) == 1
     shown = capsys.readouterr()
@@ -94,15 +91,31 @@ def test_a_full_disk_costs_the_file_and_not_the_result(
     assert not list(Path("runs").iterdir())
 
 
-def test_a_record_that_cannot_be_written_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_that_cannot_be_written_is_refused_before_the_run(
+    capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
+) -> None:
     Path("file").touch()
     with CachedServer() as server:
-        for output in ("file/r.json", "."):
+        for output in ("file/r.json", ".", "/proc/r.json", "x" * 256):
             assert main(["bench", f"bench.url={server.url}", f"bench.output={output}", *SMALL]) == 2
+        fill_disk(0)
+        assert main(["bench", f"bench.url={server.url}", *SMALL]) == 2
         assert server.calls == []
     error = capsys.readouterr().err
+    assert len(error.splitlines()) == 5
+    assert "no file can be made in '/proc': No such file or directory; write another bench.output" in error
+    assert f"{'x' * 256!r}: File name too long" in error
+    assert "cannot write the record to 'runs/record.json': no file can be made in" in error
     assert "cannot write the record to 'file/r.json': '" in error
     assert "it is a folder; write another bench.output" in error
+
+
+def test_no_server_starts_whose_log_could_not_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/proc")
+    assert main(["bench", "chip=cpu", "model=smollm2", f"bench.output={tmp_path / 'r.json'}", *SMALL]) == 2
+    assert "cannot write the server's log to 'runs': no file can be made in '/proc'" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_how_far_the_run_was(
@@ -170,6 +183,12 @@ def test_an_engine_is_started_measured_and_ended(tmp_path: Path, capsys: pytest.
     assert record.server.kv_capacity_tokens == 2048
     assert not any(request.estimated for request in record.requests)
     assert not alive(server_pid())
+
+
+def test_what_only_the_server_can_refuse_is_a_mistake_of_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "model=./nothing", *TINY_SERVER, *SMALL]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("sglk: error: the server refuses to start: model.path=nothing: there is no ")
 
 
 def test_an_interrupt_leaves_no_engine_behind(tmp_path: Path) -> None:

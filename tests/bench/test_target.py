@@ -7,7 +7,7 @@ import pytest
 
 from sglk.bench import target as target_module
 from sglk.bench.run import measure
-from sglk.bench.target import LaunchedServer, Target, base_url, serve_command, serve_overrides
+from sglk.bench.target import LaunchedServer, ServerRefused, Target, base_url, serve_command, serve_overrides
 from sglk.config.bench_schema import LoadConfig, WorkloadConfig
 from sglk.errors import RunError
 from tests.bench.mock_server import Call, MockServer, Reply
@@ -148,6 +148,16 @@ def test_a_server_that_cannot_start_gives_its_reason(tmp_path: Path, monkeypatch
     trouble = "sys.exit('sglk: error: port 8000 is taken')"
     with pytest.raises(RunError, match=r"the server exited with code 1: sglk: error: port 8000 is taken \(log: "):
         launch(monkeypatch, tmp_path / "log", trouble)
+
+
+def test_a_server_that_refuses_what_it_was_given_is_no_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = "print('sglk: warning: old'); print('sglk: error: no such model', flush=True); sys.exit(2)"
+    with pytest.raises(ServerRefused) as refused:
+        launch(monkeypatch, tmp_path / "log", trouble)
+    assert str(refused.value) == f"the server refuses to start: no such model (log: {tmp_path / 'log'})"
+    assert refused.value.exit_code == 2
 
 
 def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
