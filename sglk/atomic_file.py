@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_ROOM_BYTES = 64 * 1024
+"""What a disk has to have left for a file that is not known yet."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a file with its folders: a reader, or a crash, sees the old file or the new one, never a part.
@@ -15,20 +18,13 @@ def write_text(path: Path, text: str) -> None:
     A link keeps pointing at its file, which is the one replaced. Devices and pipes are written to as they are. Raises
     OSError.
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
         return
+    target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+    with _beside(target.parent, text.encode()) as temporary:
         temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -50,26 +46,44 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def obstacle(path: Path) -> str | None:
-    """Return why a file could not be written there, as far as can be seen without writing; None = nothing known."""
+    """Return why a file cannot be written there; None = one beside it has just been, and is gone again."""
     try:
-        return _obstacle(Path(os.path.realpath(path)))
-    except PermissionError as error:
+        return _obstacle(path)
+    except OSError as error:
         return f"{error.filename!r}: {error.strerror}"
 
 
-def _obstacle(target: Path) -> str | None:
-    if target.is_dir():
+def _obstacle(path: Path) -> str | None:
+    if path.is_dir():
         return "it is a folder"
-    if target.exists() and not target.is_file():
-        return None if os.access(target, os.W_OK) else "it cannot be written to"
+    if path.exists() and not path.is_file():
+        return None if os.access(path, os.W_OK) else "it cannot be written to"
+    target = Path(os.path.realpath(path))
     folder = next(parent for parent in target.parents if os.path.lexists(parent))
     if not folder.is_dir():
         return f"{str(folder)!r} is no folder"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"no file can be made in {str(folder)!r}"
+    try:
+        with _beside(folder, bytes(_ROOM_BYTES)):
+            pass
+    except OSError as error:
+        return f"no file can be made in {str(folder)!r}: {error.strerror}"
     if target.exists() and _is_kept_for_others(folder.stat(), target.stat()):
         return f"{str(target)!r} is another user's, and in {str(folder)!r} only its owner may replace a file"
     return None
+
+
+@contextmanager
+def _beside(folder: Path, content: bytes) -> Iterator[Path]:
+    """Write a file of no name that matters, which is gone after the block if it is still there."""
+    temporary = folder / f".{secrets.token_hex(8)}.part"
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _is_kept_for_others(folder: os.stat_result, file: os.stat_result) -> bool:

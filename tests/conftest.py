@@ -1,8 +1,9 @@
 """How properties are tried (the same examples every time under CI, new ones elsewhere), and on how many threads."""
 
+import errno
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
+
+
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return what leaves the disk room for so many files more."""
+
+    def fill(files: int) -> None:
+        left = iter(range(files))
+
+        def sync(descriptor: int) -> None:
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", sync)
+
+    return fill
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,29 @@ def test_a_link_to_itself_is_an_error_of_the_system(tmp_path: Path) -> None:
 def test_obstacles_are_seen_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert obstacle(tmp_path / "new/deep/file") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert obstacle(tmp_path / "file") is None
     assert obstacle(tmp_path) == "it is a folder"
     assert "is no folder" in (obstacle(tmp_path / "file/below") or "")
+
+
+def test_what_cannot_be_seen_but_by_writing_is_seen(tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
+    # Root may write anywhere, says the system, but not into the folder of processes.
+    assert obstacle(Path("/proc/new/file")) == "no file can be made in '/proc': No such file or directory"
+    assert (obstacle(tmp_path / ("x" * 256)) or "").endswith("File name too long")
+    fill_disk(0)
+    assert obstacle(tmp_path / "file") == f"no file can be made in {str(tmp_path)!r}: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_link_of_the_system_leads_to_is_written_to(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    path = Path(f"/dev/fd/{writer}")
+    assert obstacle(path) is None
+    write_text(path, "text")
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "text"
 
 
 def test_a_file_that_only_its_owner_may_replace_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sglk import atomic_file
 from sglk.commands.flags import common_flags
 from sglk.errors import ConfigError, RunError, nearest
 
@@ -52,6 +53,8 @@ def run(arguments: list[str]) -> int:
         print(_HELP)
         return 0
     options = _options(flags.arguments)
+    if (why := atomic_file.obstacle(Path(options.out) / "report.html")) is not None:
+        raise ConfigError(f"cannot write the report to {options.out!r}: {why}; choose another --out")
 
     from sglk_reports.report import build_report
     from sglk_reports.sources import find_sources

@@ -13,7 +13,7 @@ from sglk.bench.table import show
 from sglk.bench.target import LaunchedServer, Target, override_key
 from sglk.commands.flags import CommonFlags, common_flags
 from sglk.commands.help import command_help
-from sglk.commands.record_file import check_output, command_line, free_path, save, why_invalid
+from sglk.commands.record_file import check_log, check_output, command_line, free_path, save, why_invalid
 from sglk.commands.terminal import console, warn
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.compose import Composed, compose
@@ -40,6 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if config.bench.url is None:
         # What its server would refuse.
         replica_configs(composed, flags.config_dir)
+        check_log()
         warn(composed.warnings)
     subject = _subject(composed, flags.arguments)
     started = datetime.now(timezone.utc)

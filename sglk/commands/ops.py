@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sglk
+from sglk import atomic_file
 from sglk.backends.work import FORMULAS
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     verb, ops, overrides = _understood(flags.arguments)
     composed = place(compose("ops", overrides, flags.config_dir), flags.config_dir).composed
     warn(composed.warnings)
+    if verb == "test":
+        _check_failures(composed.config)
     # After the configuration is known to be good: this imports torch.
     from sglk.operators.device import open_device
 
@@ -61,6 +64,12 @@ def run(arguments: Sequence[str]) -> int:
     run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
     run_verb(composed.config, backend, ops, "--json" in flags.switches)
     return 0
+
+
+def _check_failures(config: OpsConfig) -> None:
+    """Refuse a folder that the scripts of what fails could not be written to, before anything is tried."""
+    if (why := atomic_file.obstacle(Path(config.ops.failures) / "script.py")) is not None:
+        raise ConfigError(f"cannot write to ops.failures={config.ops.failures}: {why}; write another folder")
 
 
 def _understood(words: Sequence[str]) -> tuple[str, list[str], list[str]]:

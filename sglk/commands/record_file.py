@@ -21,6 +21,12 @@ def check_output(output: str | None) -> None:
         raise ConfigError(f"cannot write the record to {str(path)!r}: {why}; write another bench.output")
 
 
+def check_log() -> None:
+    """Refuse to start a server whose log could not be written."""
+    if (why := atomic_file.obstacle(RUNS / "server.log")) is not None:
+        raise ConfigError(f"cannot write the server's log to {str(RUNS)!r}: {why}; start in a folder of your own")
+
+
 def save(record: Record, output: str | None, started: datetime) -> Path:
     """Write `record` to `output`, or to a new file in `runs`; return where it is."""
     if output is not None:

@@ -43,7 +43,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     composed: Composed[SimulateConfig] = compose("simulate", flags.arguments, flags.config_dir)
     config = composed.config
-    check_output(config.bench.output)
+    written = config.bench.output is not None or "--json" not in flags.switches
+    if written:
+        check_output(config.bench.output)
     warn(composed.warnings)
     replicas = _replicas(composed, flags.config_dir)
     started, began = datetime.now(timezone.utc), time.perf_counter()
@@ -55,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         print(record.to_json())
     else:
         _print(record, taken_s, console())
-    if config.bench.output is not None or "--json" not in flags.switches:
+    if written:
         path = save(record, config.bench.output, started)
         if "--json" not in flags.switches:
             print(f"record: {path}")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sglk import atomic_file
+
 Bind = Callable[[str, int], socket.socket]
 
 
@@ -36,7 +38,9 @@ class Machine:
     bind: Bind | None = None
     """Takes a server's socket, or raises a SglkError that says why it cannot; None = ports are not checked."""
     accessible: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK)
-    """Whether this process may read and write a device node or a folder."""
+    """Whether this process may read and write a device node."""
+    obstacle: Callable[[Path], str | None] = atomic_file.obstacle
+    """Why this process cannot write a file."""
     disk_space: Callable[[Path], tuple[int, int]] = lambda path: shutil.disk_usage(path)[::2]
     """Total and free bytes of the disk below an existing path."""
 

@@ -138,9 +138,9 @@ def _existing(path: Path) -> Path:
 
 def check_working_folder(machine: Machine) -> Iterator[Finding]:
     """Look whether records, studies and profiles can be written, and whether there is room for temporary files."""
-    if not machine.accessible(machine.cwd):
+    if (why := machine.obstacle(machine.cwd / "runs/record.json")) is not None:
         yield warn(
-            "working folder", f"{machine.cwd} cannot be written to: bench and tune put their records there",
+            "working folder", f"bench and tune cannot put their records into {machine.cwd}: {why}",
             "start in a folder of your own",
         )  # fmt: skip
     temporary = Path(machine.environment.get("TMPDIR") or "/tmp")

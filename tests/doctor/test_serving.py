@@ -92,8 +92,9 @@ def test_the_working_folder(tree: Tree) -> None:
     assert {finding.status for finding in serving.check_working_folder(with_space(tree, 2 * GIB))} == {"ok"}
     full = list(serving.check_working_folder(with_space(tree, 0)))
     assert [finding.check for finding in full if finding.status == "warn"] == ["disk", "disk"]
-    closed = replace(tree.machine(), accessible=lambda path: path != tree.root)
-    assert next(iter(serving.check_working_folder(closed))).why.startswith(f"{tree.root} cannot be written to")
+    closed = replace(tree.machine(), obstacle=lambda path: f"no {path.name}")
+    said = next(iter(serving.check_working_folder(closed))).why
+    assert said == f"bench and tune cannot put their records into {tree.root}: no record.json"
 
 
 def test_a_profile_that_is_doubtful(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

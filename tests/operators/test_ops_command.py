@@ -103,8 +103,10 @@ def test_whatever_an_op_raises_and_whenever_is_told_of_it_alone(
 def test_a_folder_that_cannot_be_written_is_one_line(model: str, plugin: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
     words = ("test", "rope", model, "backend=throwaway", "backend.options.broken=rope")
-    assert main(["ops", *words, f"ops.failures={tmp_path / 'file' / 'below'}", *SMALL]) == 1
-    assert "choose another ops.failures" in capsys.readouterr().err
+    assert main(["ops", *words, f"ops.failures={tmp_path / 'file' / 'below'}", *SMALL]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "is no folder; write another folder" in shown.err
 
 
 def test_bench_orders_by_share_and_adds_up(model: str, capsys: Capture) -> None:

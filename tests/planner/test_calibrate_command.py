@@ -1,12 +1,12 @@
 """`sglk calibrate` as it is typed, and what `sglk plan` makes of it."""
 
-import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,13 +173,28 @@ def test_what_ends_while_it_serves_costs_no_older_calibration(
     assert [each.serving for each in read(path).entries] == [ServingRecord(arrival_s=0.002)]
 
 
-def test_a_full_disk_costs_the_file_and_not_the_result(
-    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fill_disk: Callable[[int], None],
 ) -> None:
-    def no_space(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("sglk.commands.calibrate.measure_model", lambda *_: pytest.fail("was measured"))
+    words = ("calibrate", *SIM, f"model={model}")
+    code, _, err = run(capsys, *words, "calibrate.folder=/proc/x")
+    said = "cannot write to calibrate.folder=/proc/x: no file can be made in '/proc': No such file or directory"
+    assert (code, err) == (2, f"sglk: error: {said}; write another folder\n")
+    fill_disk(0)
+    code, _, err = run(capsys, *words)
+    assert (code, "No space left on device; write another folder" in err) == (2, True)
+    assert not Path("calibration").exists()
 
-    monkeypatch.setattr(os, "fsync", no_space)
+
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
+    model: Path, capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
+) -> None:
+    # The file that tries whether there is room.
+    fill_disk(1)
     code, out, err = run(capsys, "calibrate", *SIM, f"model={model}")
     assert (code, "cross-validated error of a step" in out) == (1, True)
     assert re.fullmatch(

@@ -64,7 +64,7 @@ def test_a_damaged_file_is_a_warning(folder: Path, capsys: pytest.CaptureFixture
         (["--metric", "up:ttft_s_p99"], 2, "maximize:ttft_s_p99"),
         (["--metric"], 2, "--metric needs a figure"),
         (["--jsom"], 2, "did you mean '--json'"),
-        (["--out", "runs/one.json"], 1, "cannot write the report"),
+        (["--out", "runs/one.json"], 2, "cannot write the report"),
     ],
 )
 def test_mistakes_get_one_line(

@@ -65,7 +65,7 @@ def test_a_profile_that_fails_at_the_end_leaves_the_table(
 
 def test_a_study_folder_that_cannot_be_made_is_one_line(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     (lab.folder / "studies").touch()
-    assert lab.tune(SPACE) == 1
+    assert lab.tune(SPACE) == 2
     assert "study.directory=" in error_of(capsys)[1]
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_before_the_first_trial_is_one_line(lab: Lab, capsys: pytest
     capsys.readouterr()
     words = lab.words(SPACE)
     with full_disk():
-        assert main(["tune", *words]) == 1
+        assert main(["tune", *words]) == 2
     error_of(capsys)
 
 

@@ -17,6 +17,7 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.pool import QueuePool
 
+from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
@@ -179,6 +180,13 @@ def study_name(config: TuneConfig) -> str:
     if "/" in name or name.startswith("."):
         raise ConfigError(f"study.name={name!r} names a folder inside study.directory; leave out '/' and a leading '.'")
     return name
+
+
+def check_folder(config: TuneConfig) -> None:
+    """Raise ConfigError where the study could not be written."""
+    folder = Path(config.study.directory) / study_name(config)
+    if (why := atomic_file.obstacle(folder / "study.db")) is not None:
+        raise ConfigError(f"study.directory={config.study.directory!r}: cannot write '{folder}': {why}; name another")
 
 
 @contextmanager

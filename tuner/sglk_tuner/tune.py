@@ -26,7 +26,7 @@ from sglk_tuner.proposals import Proposals
 from sglk_tuner.session import Session
 from sglk_tuner.simulated import imagine, simulator
 from sglk_tuner.space import build_space, params_of
-from sglk_tuner.study import Study, open_study
+from sglk_tuner.study import Study, check_folder, open_study
 from sglk_tuner.summary import StudySummary
 from sglk_tuner.trial import Bench, Measure
 
@@ -50,6 +50,7 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
         return 0
     defaults = finding.defaults_of(composed, config_dir)
     finding.check_profile_path(config)
+    check_folder(config)
     identity = identity_of(config, space, goals, default)
     with interruptible(), open_study(config, space, goals, default, identity) as study:
         display = Display(console, proposals, study, bar=config.bench.progress)
