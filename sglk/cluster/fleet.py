@@ -26,6 +26,10 @@ TICK_S = 0.5
 """How often replicas, weights file and ramp are looked at."""
 
 JOIN_S = 10.0
+"""How long the end waits for what looks after the replicas."""
+
+STARTING_S = 1.0
+"""The same for a replica that is being started: one that loads weights may take minutes, and is then left behind."""
 
 LaunchReplica = Callable[[ReplicaConfig], ReplicaEngine]
 """Loads, starts and tries the engine of a replica; raises SglkError."""
@@ -173,7 +177,7 @@ class Fleet:
             end.start()
         for end in ends:
             end.join()
-        self.supervisor.join(JOIN_S)
+        self.supervisor.join(STARTING_S)
 
     def _relaunch(self, name: str) -> ReplicaEngine:
         return self._launch(self.configs[name])
