@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 
 from sglk.config.keys import leaves
-from sglk.config.quoting import shell_form
+from sglk.config.quoting import typed
 from sglk.errors import ConfigError
 
 ALIASES = {
@@ -85,16 +85,12 @@ def _override(name: str, value: str | None, root: type) -> str | None:
         return None
     if value is None:
         return f"{key}={'false' if negated else _bare_value(key, root)}"
-    return shell_form(key, value) if _needs_quotes(value) else f"{key}={value}"
+    return typed(key, value)
 
 
 def _bare_value(key: str, root: type) -> str:
     known = leaves(root).get(key)
     return "true" if known is not None and known.type is bool else "VALUE"
-
-
-def _needs_quotes(value: str) -> bool:
-    return not all(character.isascii() and (character.isalnum() or character in "._-/:") for character in value)
 
 
 def _key(plain: str, root: type) -> str | None:

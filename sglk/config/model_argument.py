@@ -1,9 +1,11 @@
-"""`model=` given as a path or as a Hugging Face name in place of an option of the group."""
+"""`model=` as a path or as a Hugging Face name in place of an option of the group: taken, and told."""
 
 import re
 
 from sglk.config.home import expanded
-from sglk.config.quoting import quoted
+from sglk.config.profiles import NATIVE
+from sglk.config.quoting import quoted, typed
+from sglk.config.schema import ModelConfig, ServeConfig
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -26,6 +28,23 @@ def model_overrides(value: str) -> list[str]:
     # A folder can be called `${model}`; where there is none of this name it is an interpolation.
     texts = [_literal(text) for text in (given, name)] if path.exists() else [given, name]
     return ["model=local", quoted("model.path", texts[0]), quoted("model.name", texts[1])]
+
+
+def tune_command(config: ServeConfig) -> str:
+    """Return what to type to make a tuned profile for `config`."""
+    engine = "" if config.engine.name == NATIVE else f" engine={config.engine.name}"
+    return f"sglk tune chip={config.chip.name} {_to_type(config.model)}{engine}"
+
+
+def _to_type(model: ModelConfig) -> str:
+    """Return the `model=` of a command: one that was named after its files cannot be found by that name."""
+    for given in (model.path, model.hub_id):
+        if given is None:
+            continue
+        value = given if "/" in given else f"./{given}"
+        if quoted("model.name", model.name) in model_overrides(value):
+            return typed("model", value)
+    return typed("model", model.name)
 
 
 def _literal(text: str) -> str:

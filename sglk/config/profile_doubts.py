@@ -7,7 +7,8 @@ from pathlib import Path
 import yaml
 
 from sglk.config.check_engine import ENGINES
-from sglk.config.profiles import NATIVE, content_hash
+from sglk.config.model_argument import tune_command
+from sglk.config.profiles import content_hash
 from sglk.config.provenance import SCHEMA_VERSION, ProfileRecord
 from sglk.config.schema import ServeConfig
 
@@ -16,8 +17,7 @@ def doubts(file: Path, config: ServeConfig, today: date) -> list[str]:
     """Return a line for each reason to doubt that the profile in `file`, part of `config`, is what `config` needs."""
     if config.profile is None:
         return []
-    engine = "" if config.engine.name == NATIVE else f" engine={config.engine.name}"
-    tune = f"sglk tune chip={config.chip.name} model={config.model.name}{engine}"
+    tune = tune_command(config)
     return [f"profile {file} {reason}" for reason in _reasons(file, config.profile, config, today, tune)]
 
 

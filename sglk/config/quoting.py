@@ -46,6 +46,12 @@ def shell_form(key: str, value: str) -> str:
     return shlex.quote(quoted(key, value))
 
 
+def typed(key: str, value: str) -> str:
+    """Return what to type in a shell: plain where that will do, else `shell_form`."""
+    plain = all(character.isascii() and (character.isalnum() or character in "._-/:") for character in value)
+    return f"{key}={value}" if plain else shell_form(key, value)
+
+
 def unquoted(value: str) -> str:
     """Return the text that the user meant: without one pair of quotes around it."""
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":

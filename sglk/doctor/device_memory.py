@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sglk.backends.finding import Finding, fail, ok, warn
+from sglk.config.model_argument import tune_command
 from sglk.config.schema import ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.doctor.children import ask
@@ -68,5 +69,5 @@ def _measured_on(config: ServeConfig, name: str) -> Iterator[Finding]:
         yield warn(
             "profile",
             f"the tuned profile was measured on {measured!r}, this device is {name!r}",
-            f"tune on this one: sglk tune chip={config.chip.name} model={config.model.name}",
+            f"tune on this one: {tune_command(config)}",
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sglk
 from sglk.config.home import expanded
-from sglk.config.profiles import NATIVE
+from sglk.config.model_argument import tune_command
 from sglk.config.provenance import ProfileRecord
 from sglk.config.schema import ServeConfig, ServerConfig
 from sglk.engine.grammar import INSTALL, guided_decoding_available
@@ -39,7 +39,7 @@ def announcement(entry: Entry, url: str) -> Iterator[str]:
     if not isinstance(entry, Gateway) and not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
     if any(each.group.url is None for each in entry.fleet.configs.values()):
-        yield profile_line(config.profile, entry.profile_path, config.chip.name, config.model.name, config.engine.name)
+        yield profile_line(config, entry.profile_path)
     yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
     yield f"try: {try_line(entry, url)}"
 
@@ -117,11 +117,11 @@ def say(lines: Iterable[str]) -> None:
             os.close(null)
 
 
-def profile_line(profile: ProfileRecord | None, path: Path | None, chip: str, model: str, engine: str = NATIVE) -> str:
+def profile_line(config: ServeConfig, path: Path | None) -> str:
     """Say which tuned profile is in use and what it promises, or how to get one."""
+    profile = config.profile
     if profile is None or path is None:
-        other = "" if engine == NATIVE else f" engine={engine}"
-        return f"no tuned profile in use; make one with: sglk tune chip={chip} model={model}{other} workload=chat"
+        return f"no tuned profile in use; make one with: {tune_command(config)} workload=chat"
     when = profile.created[:10] if profile.created else "at an unknown time"
     facts = [f"{profile.kind} {when}", *_gains(profile)]
     return f"using profile {_shortest(path)} ({', '.join(facts)})"

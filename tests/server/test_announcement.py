@@ -1,12 +1,16 @@
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sglk.config.compose import compose
 from sglk.config.provenance import ProfileRecord
+from sglk.config.quoting import quoted
 from sglk.server.announcement import announcement, profile_line, ready_line, say
+from sglk.testing.tiny import write_tiny_model
 from tests.server.serving import MODEL, Served, serving
 
 
@@ -15,7 +19,7 @@ def test_people_learn_what_is_served_and_how_to_try_it(served: Served) -> None:
 
     assert MODEL in lines[0]
     assert "4096 tokens" in lines[0]
-    assert "sglk tune chip=cpu model=tiny" in lines[1]
+    assert "sglk tune chip=cpu model=/models/tiny workload=chat" in lines[1]
     assert served.url in lines[2]
 
 
@@ -49,11 +53,27 @@ def test_a_profile_is_named_with_what_it_promises(tmp_path: Path, monkeypatch: p
     gain = {"goodput": {"ratio": 1.12}, "ttft_s_p50": {"ratio": None}, "itl_s_p50": {"ratio": "good"}, "verdict": "-"}
     record = ProfileRecord(created="2026-11-29T10:00:00+00:00", gain=gain)
 
-    line = profile_line(record, tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
+    config = compose("serve", ["chip=cpu", "model=smollm2"]).config
+    line = profile_line(replace(config, profile=record), tmp_path / "profiles/cpu/smollm2.yaml")
 
     assert line == ("using profile profiles/cpu/smollm2.yaml (measured 2026-11-29, goodput +12 % against the defaults)")
-    undated = profile_line(ProfileRecord(), tmp_path / "profiles/cpu/smollm2.yaml", "cpu", "smollm2")
+    undated = profile_line(replace(config, profile=ProfileRecord()), tmp_path / "profiles/cpu/smollm2.yaml")
     assert undated == "using profile profiles/cpu/smollm2.yaml (measured at an unknown time)"
+
+
+@pytest.mark.parametrize("given", ["smollm2", "MODEL", "./a b/tiny ü", "some/model-1b", "qwen7b"])
+def test_how_to_make_a_profile_can_be_typed(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("MODEL", "a b/tiny ü"):
+        write_tiny_model(tmp_path / folder)
+    value = str(tmp_path / given) if given == "MODEL" else given
+    served = compose("serve", ["chip=cpu", quoted("model", value), "profiles=none"])
+
+    command = profile_line(served.config, None).partition("make one with: ")[2]
+
+    words = shlex.split(command)
+    assert words[:2] == ["sglk", "tune"]
+    assert compose("tune", words[2:]).config.model == served.config.model
 
 
 def test_an_output_that_takes_nothing_is_borne(

@@ -265,7 +265,7 @@ def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     assert served.config.runtime.max_running_requests == DEFAULT_WINDOW
     assert served.config.profile is not None
     assert served.config.profile.gain == {"verdict": closing["verdict"]}
-    assert "against the defaults" not in profile_line(served.config.profile, served.profile_path, "cpu", "smollm2")
+    assert "against the defaults" not in profile_line(served.config, served.profile_path)
 
 
 @pytest.mark.slow
