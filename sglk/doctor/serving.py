@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sglk.backends.finding import Finding, Status, fail, ok, warn
 from sglk.config.home import expanded
+from sglk.config.model_argument import tune_command
 from sglk.config.model_size import num_parameters
 from sglk.config.profile_doubts import doubts
 from sglk.config.tensor_parallel import ranks_of
@@ -155,7 +156,7 @@ def check_working_folder(machine: Machine) -> Iterator[Finding]:
 def check_profile(machine: Machine, deployment: Deployment) -> Iterator[Finding]:
     """Say which tuned profile is in use, and why it may not be what this machine needs."""
     config = deployment.config
-    tune = f"sglk tune chip={config.chip.name} model={config.model.name}"
+    tune = tune_command(config)
     if deployment.composed.profile_path is None:
         yield ok("profile", f"no tuned profile of {config.chip.name} and {config.model.name}: default values", tune)
         return
