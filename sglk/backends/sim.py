@@ -21,7 +21,7 @@ from sglk.backends.sim_rates import (
     COMPUTE_EFFICIENCY,
     LAUNCH_US,
     Efficiency,
-    Rates,
+    Link,
     rates_of,
 )
 from sglk.config.quantization import schemes_of
@@ -117,7 +117,7 @@ class SimBackend(DeviceBackend):
 
     def process_group(self, store: "Store", rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         """Return sums that take the time of a ring of `size` chips; nobody is met."""
-        return SimSums(self.clock, self.rates, size)
+        return SimSums(self.clock, self.rates.link, size)
 
     def device_info(self) -> DeviceInfo:
         """Return the chip's name, and that it is simulated, with all that was assumed."""
@@ -131,20 +131,20 @@ class SimBackend(DeviceBackend):
 class SimSums:
     """The ProcessGroup of one rank that stands for all."""
 
-    def __init__(self, clock: DeviceClock, rates: Rates, ranks: int) -> None:
+    def __init__(self, clock: DeviceClock, link: Link, ranks: int) -> None:
         self._clock = clock
-        self._rates = rates
+        self._link = link
         self._ranks = ranks
 
     def allreduce(self, tensors: list[torch.Tensor]) -> "SimSums":
         """Take the time of the sum; every rank brings the same."""
-        self._clock.charge(sum(self._rates.allreduce_s(tensor.nbytes, self._ranks) for tensor in tensors))
+        self._clock.charge(sum(self._link.allreduce_s(tensor.nbytes, self._ranks) for tensor in tensors))
         return self
 
     def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor]) -> "SimSums":
         """Take the time of bringing all parts to every rank."""
         size = sum(tensor.nbytes for tensors in output_tensors for tensor in tensors)
-        self._clock.charge(self._rates.allgather_s(size, self._ranks))
+        self._clock.charge(self._link.allgather_s(size, self._ranks))
         return self
 
     def wait(self) -> None:

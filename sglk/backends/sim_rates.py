@@ -38,13 +38,32 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """Times between chips, in seconds."""
+
+    bytes_per_s: float
+
+    def allreduce_s(self, size: int, ranks: int) -> float:
+        """Return the time to add up `size` bytes over a ring of `ranks` chips."""
+        hops = 2 * (ranks - 1)
+        return hops * HOP_US * 1e-6 + allreduce_bytes(size, ranks) / self.bytes_per_s
+
+    def allgather_s(self, size: int, ranks: int) -> float:
+        """Return the time after which each of `ranks` has all `size` bytes, of which it brings an equal part.
+
+        It is the second half of a sum over a ring, in which each chip gets what the others have.
+        """
+        return self.allreduce_s(size, ranks) / 2
+
+
+@dataclass(frozen=True, slots=True)
 class Rates:
     """Times on one chip, in seconds."""
 
     bytes_per_s: float
     flops_per_s: Mapping[str, float]
     """By dtype."""
-    link_bytes_per_s: float
+    link: Link
     launch_s: float
 
     def op_s(self, work: Work) -> float:
@@ -54,18 +73,6 @@ class Rates:
     def fallback_s(self, work: Work) -> float:
         """Return the same where the reference stands in: more launches, more traffic."""
         return FALLBACK_KERNELS * self.launch_s + FALLBACK_TRAFFIC * self._roofline_s(work)
-
-    def allreduce_s(self, size: int, ranks: int) -> float:
-        """Return the time to add up `size` bytes over a ring of `ranks` chips."""
-        hops = 2 * (ranks - 1)
-        return hops * HOP_US * 1e-6 + allreduce_bytes(size, ranks) / self.link_bytes_per_s
-
-    def allgather_s(self, size: int, ranks: int) -> float:
-        """Return the time after which each of `ranks` has all `size` bytes, of which it brings an equal part.
-
-        It is the second half of a sum over a ring, in which each chip gets what the others have.
-        """
-        return self.allreduce_s(size, ranks) / 2
 
     def _roofline_s(self, work: Work) -> float:
         # A dtype that the chip has no rate for runs at its slowest one.
@@ -81,13 +88,18 @@ def multiplies_in_fp8(chip: ChipConfig) -> bool:
 def rates_of(chip: ChipConfig, efficiency: Efficiency) -> Rates:
     """Return the rates of `chip`, whose file lacks no figure: see `imagined`."""
     assert chip.bandwidth_gb_s is not None
-    assert chip.interconnect_gb_s is not None
     return Rates(
         bytes_per_s=chip.bandwidth_gb_s * 1e9 * efficiency.bandwidth,
         flops_per_s={dtype: tflops * 1e12 * efficiency.compute for dtype, tflops in _used_tflops(chip).items()},
-        link_bytes_per_s=chip.interconnect_gb_s * 1e9 * LINK_EFFICIENCY,
+        link=link_of(chip),
         launch_s=efficiency.launch_us * 1e-6,
     )
+
+
+def link_of(chip: ChipConfig) -> Link:
+    """Return the link of `chip`, whose file states one."""
+    assert chip.interconnect_gb_s is not None
+    return Link(chip.interconnect_gb_s * 1e9 * LINK_EFFICIENCY)
 
 
 def _used_tflops(chip: ChipConfig) -> Mapping[str, float]:

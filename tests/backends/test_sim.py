@@ -14,7 +14,7 @@ from sglk.backends.constraints import Trait
 from sglk.backends.ops import Denial
 from sglk.backends.sim import SimBackend
 from sglk.backends.sim_clock import DeviceClock
-from sglk.backends.sim_rates import FALLBACK_KERNELS, FALLBACK_TRAFFIC, Efficiency, Rates, rates_of
+from sglk.backends.sim_rates import FALLBACK_KERNELS, FALLBACK_TRAFFIC, Efficiency, Link, rates_of
 from sglk.backends.work import Work
 from sglk.config.schema import ChipConfig
 from sglk.errors import BackendError, CapacityError, ConfigError
@@ -160,13 +160,13 @@ def test_an_op_takes_a_launch_and_the_longer_of_moving_and_calculating() -> None
 
 
 def test_a_sum_over_ranks_takes_hops_and_the_link() -> None:
-    rates = Rates(1e12, {"bf16": 1e14}, link_bytes_per_s=1e11, launch_s=0)
-    assert rates.allreduce_s(10**9, 2) == pytest.approx(2 * 8e-6 + 1e9 / 1e11)
-    assert rates.allreduce_s(10**9, 4) == pytest.approx(6 * 8e-6 + 1.5e9 / 1e11)
+    link = Link(1e11)
+    assert link.allreduce_s(10**9, 2) == pytest.approx(2 * 8e-6 + 1e9 / 1e11)
+    assert link.allreduce_s(10**9, 4) == pytest.approx(6 * 8e-6 + 1.5e9 / 1e11)
     backend = sim()
     group = backend.process_group(HashStore(), 0, 2, timedelta(seconds=1))
     group.allreduce([backend.allocate((1000, 1000), torch.bfloat16)]).wait()
-    assert backend.clock.busy_s == pytest.approx(backend.rates.allreduce_s(2_000_000, 2))
+    assert backend.clock.busy_s == pytest.approx(backend.rates.link.allreduce_s(2_000_000, 2))
 
 
 def test_shapes_that_the_chip_does_not_take_run_the_reference_s_time() -> None:

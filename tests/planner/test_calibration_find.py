@@ -113,7 +113,6 @@ def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() ->
     [
         ({"versions": {"sglk": "0.0.1", "torch": "1.0"}}, (), "made with torch 1.0, and here is"),
         ({}, ("runtime.kv_cache_dtype=int8",), "keys and values in fp32, not int8"),
-        ({"tp_size": 2}, (), "made with runtime.tp_size=2, not 1"),
         ({"serving": ServingRecord(HostTime(0.001))}, (), "what serving adds was measured in an older way"),
         (
             {"serving": ServingRecord(HostTime(0.001), points=[ServingPoint(1, 0.01, 0.001, 4)])},
@@ -250,10 +249,35 @@ def test_ranks_that_sum_and_ranks_that_gather_have_entries_of_their_own() -> Non
         assert (found.entry.gathers, found.notes) == (gathers, ())
     write(entry(tp_size=3, gathers=True))
     assert cost_model(planned(*summing)).basis.notes == ("it was made where ranks gather, and here they sum",)
-    write(entry())
-    assert cost_model(planned(*summing)).basis.notes == (
-        "it was made with runtime.tp_size=1, not 3, so what ranks bring together costs nothing",
+
+
+def test_ranks_that_share_a_processor_are_no_others() -> None:
+    path, words = write(entry()), ("runtime.tp_size=3",)
+    missed = f"calibration '{path}' has no entry for backend cpu in fp32 with runtime.tp_size=3 and a model of about"
+    with pytest.raises(ConfigError, match=missed):
+        cost_model(planned(*words), str(path))
+    with pytest.raises(ConfigError, match=r"states no bandwidth_gb_s .* it has smollm2 \(backend cpu in fp32\)"):
+        cost_model(planned(*words))
+
+
+def test_what_no_rank_had_to_bring_together_takes_the_time_of_the_chips_link() -> None:
+    path, words = write(entry(backend="cuda"), chip="cuda"), ("chip=cuda", "runtime.dtype=fp32")
+    linked = (*words, "runtime.tp_size=3", "chip.interconnect_gb_s=50")
+    model, shape = cost_model(planned(*linked), str(path)), StepShape(((64, 64),), logits=1)
+    assert model.basis.notes == (
+        "it was made with runtime.tp_size=1, not 3; what ranks bring together is priced by the chip's link, "
+        "never measured",
     )
+    peak = cost_model(planned(*linked, "chip.bandwidth_gb_s=1", "chip.peak_tflops={fp32: 1}"), "none")
+    found = model.parts(shape)
+    assert found["collectives"] == peak.parts(shape)["collectives"] > 0
+    assert model.step_s(shape) == pytest.approx(sum(found.values()))
+    with pytest.raises(ConfigError, match=r"has no entry for backend cuda in fp32 with runtime.tp_size=3"):
+        cost_model(planned(*words, "runtime.tp_size=3"), str(path))
+    write(entry(backend="cuda", tp_size=3), chip="cuda")
+    alone = cost_model(planned(*words), str(path))
+    assert alone.basis.notes == ("it was made with runtime.tp_size=3, not 1",)
+    assert "collectives" not in alone.parts(shape)
 
 
 def test_a_folder_that_cannot_be_looked_into_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

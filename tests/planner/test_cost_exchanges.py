@@ -11,8 +11,7 @@ import torch
 
 from sglk.backends.collectives import ProcessGroup, Work
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.sim_chip import imagined
-from sglk.backends.sim_rates import Efficiency, rates_of
+from sglk.backends.sim_rates import link_of
 from sglk.config.compose import compose
 from sglk.config.plan_schema import PlanConfig
 from sglk.engine.rank_runner import RankRunner
@@ -135,11 +134,11 @@ def test_a_card_that_needs_whole_activations_gathers_and_pays_for_it() -> None:
         return cost_model(compose("plan", (*words, *more)).config).parts(shape)["collectives"]
 
     config = compose("plan", words).config
-    rates = rates_of(imagined(config.chip)[0], Efficiency())
+    link = link_of(config.chip)
     spec = model_of(config).spec
     hidden, inner = 8 * spec.hidden_size * 2, 8 * spec.intermediate_size * 2
-    assert collectives_s() == pytest.approx(spec.num_hidden_layers * 2 * rates.allreduce_s(hidden, 2))
-    gathered_s = 3 * rates.allgather_s(hidden, 2) + rates.allgather_s(inner, 2)
+    assert collectives_s() == pytest.approx(spec.num_hidden_layers * 2 * link.allreduce_s(hidden, 2))
+    gathered_s = 3 * link.allgather_s(hidden, 2) + link.allgather_s(inner, 2)
     for way in ("runtime.quantization=w8a8", "runtime.enable_deterministic_inference=true"):
         assert collectives_s(way) == pytest.approx(spec.num_hidden_layers * gathered_s)
     # One process stands for all simulated ranks, which have no bits to keep.

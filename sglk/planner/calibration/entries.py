@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+from sglk.backends.sim_rates import Link
 from sglk.config.schema import ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.models.spec import ModelSpec
 from sglk.planner.calibration.record import Entry, ServingRecord
 from sglk.planner.cost.calibrated import CalibratedPrices
+from sglk.planner.cost.exchanges import Links
 from sglk.planner.cost.features import Features
+from sglk.planner.cost.roofline import chip_link
 from sglk.planner.dtypes import compute_dtype, kv_dtype
 from sglk.planner.model import model_of
 
@@ -19,6 +22,8 @@ MOST_TIMES_AS_LARGE = 4.0
 COMPARED_VERSIONS = ("sglk", "torch")
 """Software that step times depend on, whatever the chip."""
 
+ON_THIS_MACHINE = "cpu"
+"""Backend whose devices are the machine's own processor, which can be told apart without it running."""
 
 _MEETING = {True: "gather", False: "sum", None: "sum or gather, which it does not say"}
 """What ranks do at the end of a block, by `gathers`."""
@@ -39,6 +44,8 @@ class Way:
     gathers: bool
     """Whether ranks bring inputs together in place of sums; see `PlannedModel.gathers`."""
     features: Features
+    link: Link | None = None
+    """What several chips of it would meet over; None = not stated."""
 
     @classmethod
     def of(cls, config: ServeConfig) -> "Way":
@@ -58,13 +65,25 @@ class Way:
             num_threads=runtime.num_threads,
             gathers=gathers,
             features=Features.of(model.spec, dtype, of_kv, scheme, ranks, gathers=gathers, head=model.head(scheme)),
+            link=chip_link(config),
         )
 
     def takes(self, entry: Entry) -> bool:
         """Return whether prices of `entry` say anything about this way: like products by the same kernels."""
         same = self.backend, self.dtype, self.quantization, self.num_threads
         kernels = same == (entry.backend, entry.dtype, entry.quantization, entry.num_threads)
-        return kernels and self.times_as_large(entry) <= MOST_TIMES_AS_LARGE
+        return kernels and self._meets_as(entry) and self.times_as_large(entry) <= MOST_TIMES_AS_LARGE
+
+    def _meets_as(self, entry: Entry) -> bool:
+        """Return whether one of our ranks is as fast as one of `entry`, and what they bring together has a time."""
+        if self.tp_size == entry.tp_size:
+            return True
+        # Ranks in main memory share the processor's cores: each is the slower the more there are.
+        return self.backend != ON_THIS_MACHINE and (not self.meets_unmeasured(entry) or self.link is not None)
+
+    def meets_unmeasured(self, entry: Entry) -> bool:
+        """Return whether ranks meet here, and did not where `entry` was measured."""
+        return self.tp_size > entry.tp_size == 1
 
     def times_as_large(self, entry: Entry) -> float:
         """Return by which factor the weights of a layer differ from those of `entry`, whichever is larger."""
@@ -78,8 +97,9 @@ class Way:
         if self.kv_cache_dtype != entry.kv_cache_dtype:
             yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
         if self.tp_size != entry.tp_size:
-            free = ", so what ranks bring together costs nothing" if entry.tp_size == 1 else ""
-            yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}{free}"
+            peak = "; what ranks bring together is priced by the chip's link, never measured"
+            meeting = peak if self.meets_unmeasured(entry) else ""
+            yield f"it was made with runtime.tp_size={entry.tp_size}, not {self.tp_size}{meeting}"
         elif self.tp_size > 1 and self.gathers != entry.gathers:
             yield f"it was made where ranks {_MEETING[entry.gathers]}, and here they {_MEETING[self.gathers]}"
         if entry.serving is not None and not entry.serving.is_of_one_time:
@@ -122,4 +142,5 @@ def installed_versions() -> dict[str, str]:
 def prices_of(entry: Entry, way: Way) -> CalibratedPrices:
     """Return the prices of `entry` for the steps of `way`."""
     fitted, serving = entry.fit(), entry.serving or ServingRecord()
-    return CalibratedPrices(fitted.features(way.features), fitted.prices, serving.host)
+    links = Links(way.link, way.tp_size) if way.link is not None and way.meets_unmeasured(entry) else None
+    return CalibratedPrices(fitted.features(way.features), fitted.prices, serving.host, links)

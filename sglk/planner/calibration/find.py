@@ -9,14 +9,12 @@ from pathlib import Path
 
 from sglk.backends.processor import processor_name, usable_cores
 from sglk.errors import ConfigError
-from sglk.planner.calibration.entries import Way
+from sglk.planner.calibration.entries import ON_THIS_MACHINE, Way
 from sglk.planner.calibration.record import Calibration, Entry, Machine, read
 
 FOLDER = Path("calibration")
 
 AUTO, NONE = "auto", "none"
-ON_THIS_MACHINE = "cpu"
-"""Backend whose devices are the machine's own processor, which can be told apart without it running."""
 
 
 @dataclass(frozen=True)
@@ -140,4 +138,5 @@ def _entries(calibration: Calibration) -> str:
 
 def _words(way: Way | Entry) -> str:
     threads = "" if way.num_threads is None else f" on {way.num_threads} threads"
-    return f"backend {way.backend} in {way.quantization or way.dtype}{threads}"
+    ranks = "" if way.tp_size == 1 else f" with runtime.tp_size={way.tp_size}"
+    return f"backend {way.backend} in {way.quantization or way.dtype}{threads}{ranks}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sglk.planner.cost.exchanges import Links
 from sglk.planner.cost.features import Features, Quantities, part_of
 from sglk.planner.cost.ops import Part
 from sglk.planner.cost.shape import StepShape
@@ -28,6 +29,8 @@ class CalibratedPrices:
     features: Features
     prices: Mapping[str, float]
     host: HostTime
+    links: Links | None = None
+    """What ranks meet over, where the time of that was not measured; None = it has a price, or there is one rank."""
     _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)
 
     def step_s(self, shape: StepShape) -> float:
@@ -48,6 +51,8 @@ class CalibratedPrices:
         for name, value in self.features.quantities(shape).items():
             part = part_of(name)
             found[part] = found.get(part, 0.0) + value * self.prices.get(name, 0.0)
+        if self.links is not None:
+            found["collectives"] = self._meetings_s(shape.tokens)
         return found | {"host": self.host.of(shape)}
 
     def _once(self, kind: str, count: int) -> float:
@@ -55,8 +60,14 @@ class CalibratedPrices:
         seconds = self._known.get(key)
         if seconds is None:
             quantities: Quantities = getattr(self.features, f"of_{kind}")(count)
-            seconds = self._known[key] = self._cost(quantities)
+            seconds = self._cost(quantities)
+            if kind == "tokens":
+                seconds += self._meetings_s(count)
+            self._known[key] = seconds
         return seconds
+
+    def _meetings_s(self, tokens: int) -> float:
+        return 0.0 if self.links is None else self.links.seconds(self.features.ops.exchanges, tokens)
 
     def _cost(self, quantities: Quantities) -> float:
         prices = self.prices

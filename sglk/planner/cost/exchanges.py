@@ -1,8 +1,9 @@
 """What the ranks of a model bring together in a step, as `sglk.models.llama` and its layers do. Needs no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sglk.backends.sim_rates import Link
 from sglk.models.spec import ModelSpec
 from sglk.planner.dtypes import BYTES
 
@@ -14,6 +15,22 @@ class Exchanged:
     gathered: bool
     token_bytes: int
     """What every rank has of one token afterwards, parts filled up to one size included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What so many ranks meet over, at a chip's peak figure."""
+
+    link: Link
+    ranks: int
+
+    def seconds(self, exchanges: Mapping[Exchanged, int], tokens: int) -> float:
+        """Return the seconds of `exchanges`, each so many times, in a step of `tokens`."""
+        allgather_s, allreduce_s = self.link.allgather_s, self.link.allreduce_s
+        return sum(
+            calls * (allgather_s if each.gathered else allreduce_s)(tokens * each.token_bytes, self.ranks)
+            for each, calls in exchanges.items()
+        )
 
 
 def exchanges_of(spec: ModelSpec, dtype: str, ranks: int, gathers: bool) -> Iterator[Exchanged]:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from sglk.backends.schemes import LinearScheme
 from sglk.backends.sim_chip import imagined
-from sglk.backends.sim_rates import Efficiency, Rates, rates_of
+from sglk.backends.sim_rates import Efficiency, Link, Rates, link_of, rates_of
 from sglk.config.groups import SIMULATED
 from sglk.config.schema import ServeConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.attention import AttentionOp, Seen, attention_op, decode_seen, prefill_seen, windows_of
-from sglk.planner.cost.exchanges import Exchanged
+from sglk.planner.cost.exchanges import Links
 from sglk.planner.cost.ops import OpLine, Part, StepOps, step_ops
 from sglk.planner.cost.shape import StepShape
 
@@ -97,15 +97,15 @@ class RooflinePrices:
             fixed: Part = "layers" if name == "trunk" else "step"
             found[fixed] = sum(lines.values()) * self.rates.launch_s
             if name == "trunk" and self.ops.exchanges:
-                found["collectives"] = sum(
-                    calls * self._exchange_s(each, count) for each, calls in self.ops.exchanges.items()
-                )
+                found["collectives"] = Links(self.rates.link, self.ranks).seconds(self.ops.exchanges, count)
             self._known[key] = found
         return self._known[key]
 
-    def _exchange_s(self, exchanged: Exchanged, tokens: int) -> float:
-        exchange_s = self.rates.allgather_s if exchanged.gathered else self.rates.allreduce_s
-        return exchange_s(tokens * exchanged.token_bytes, self.ranks)
+
+def chip_link(config: ServeConfig) -> Link | None:
+    """Return the link that is assumed of the chip of `config`; None where its file states none."""
+    chip = imagined(config.chip)[0] if config.backend.name == SIMULATED else config.chip
+    return link_of(chip) if chip.interconnect_gb_s else None
 
 
 def chip_rates(config: ServeConfig) -> Rates:
