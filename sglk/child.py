@@ -19,9 +19,12 @@ from types import TracebackType
 from typing import BinaryIO, Final
 
 from sglk.errors import RunError
+from sglk.last_words import crash_in
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _TAIL_BYTES: Final = 64 * 1024
+_CRASH_LINES: Final = 1000
+"""Last ones of the log, in which a crash is looked for: its reason stands before the stacks of all threads."""
 _LOG_ROOM_BYTES: Final = 64 * 1024
 _READY: Final = "SGLK_READY "
 _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
@@ -78,6 +81,13 @@ class ChildProcess:
         """Exit code of the command (negative = killed by that signal); None while it runs."""
         return self._process.poll()
 
+    @property
+    def end(self) -> str | None:
+        """How the command has ended and the last that it said; None while it runs."""
+        if self.returncode is None:
+            return None
+        return f"{self.label} {_ended(self.returncode)}: {self._last_words() or 'it printed nothing'}"
+
     def tail(self, lines: int = 20) -> list[str]:
         """Return the last non-empty lines of the log."""
         with self.log.open("rb") as file:
@@ -89,10 +99,8 @@ class ChildProcess:
         """Raise RunError with the last line of the log if the command has ended, or does so `within_s`."""
         if within_s:
             self.pause(within_s)
-        if self.returncode is None:
-            return
-        last = self._last_words() or "it printed nothing"
-        raise RunError(f"{self.label} {_ended(self.returncode)}: {last} (log: {self.log})")
+        if (end := self.end) is not None:
+            raise RunError(f"{end} (log: {self.log})")
 
     def wait_until(self, probe: Callable[[], bool], *, timeout_s: float, what: str = "ready") -> None:
         """Return when `probe()` is true; raise RunError if the command ends before, or after `timeout_s`."""
@@ -134,7 +142,9 @@ class ChildProcess:
 
     def _last_words(self) -> str | None:
         """Return the last line of the log; what a command says up to being ready is no reason for its end."""
-        said = self.tail()
+        said = self.tail(_CRASH_LINES)
+        if (crash := crash_in(said)) is not None:
+            return crash
         ready = max((place for place, line in enumerate(said) if line.startswith(_READY)), default=None)
         if ready is None:
             return said[-1] if said else None

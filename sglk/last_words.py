@@ -6,14 +6,25 @@ Then no Python code runs any more, so the interpreter's own faulthandler speaks.
 import faulthandler
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 
 def name_what_crashes() -> None:
     """Let a library that kills the process leave the stacks on stderr."""
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)
+
+
+def crash_in(said: Sequence[str]) -> str | None:
+    """Return what the interpreter has `said` of a crash, and the innermost place in the thread that crashed."""
+    told = next((place for place, line in enumerate(said) if line.startswith("Fatal Python error: ")), None)
+    if told is None:
+        return None
+    after = pairwise(said[told:])
+    places = [line.strip() for before, line in after if before.startswith("Current thread ")]
+    return ", ".join([said[told], *places[:1]])
 
 
 @contextmanager

@@ -192,6 +192,25 @@ def test_probe_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not http_ok(url)
 
 
+def test_a_crash_is_named_by_the_interpreter_s_reason_and_place(tmp_path: Path) -> None:
+    """Below it stand the stacks of all threads and a list of modules."""
+    code = """
+import os, signal, threading
+import yaml
+
+def driver():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+driver()
+"""
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    with ChildProcess(command, log=tmp_path / "log", label="engine") as child:
+        child.wait()
+        place = 'File "<string>", line 6 in driver'
+        assert child.end == f"engine was killed by SIGSEGV: Fatal Python error: Segmentation fault, {place}"
+
+
 @pytest.mark.parametrize(
     ("after", "words"), [("", "it printed nothing after it was ready"), ("echo lost the device;", "lost the device")]
 )

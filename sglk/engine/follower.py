@@ -9,10 +9,14 @@ from typing import Any
 from sglk.child import ChildProcess
 from sglk.engine.batch import RunnerLost
 from sglk.engine.rank_messages import Call, Load, Reply
-from sglk.errors import RunError
 
 GRACE_S = 2.0
 """A rank has nothing to save when it is told to stop."""
+
+END_S = 1.0
+"""How long a process may take to end that has closed its connection."""
+
+LINES = 40
 
 
 class FollowerSilent(RunnerLost):
@@ -59,7 +63,8 @@ class Follower:
                 raise FollowerSilent(f"rank {self.rank} has not answered for {timeout_s:.3g} s")
             reply: Reply = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise RunnerLost(f"rank {self.rank} closed its connection") from error
+            self._child.pause(END_S)
+            raise RunnerLost(self._child.end or f"rank {self.rank} closed its connection") from error
         self.peak_memory_bytes = reply.peak_memory_bytes
         if reply.failure is None:
             return reply.value
@@ -77,13 +82,11 @@ class Follower:
         """Return when the process has ended."""
         self._child.wait()
 
-    def last_words(self) -> str:
-        """Return in which way the process has ended; its log is there until `stop`."""
-        try:
-            self._child.check()
-        except RunError as error:
-            return str(error)
-        raise AssertionError("a process that ended has not")
+    def end(self) -> tuple[str, list[str]]:
+        """Return in which way the process has ended, and the last lines of its log, which goes with its folder."""
+        end = self._child.end
+        assert end is not None
+        return end, self._child.tail(LINES)
 
     def stop(self) -> None:
         """End the process; harmless when it has ended."""

@@ -190,9 +190,12 @@ class ParallelRunner:
         follower.wait()
         if self._closed or self._ended.is_set():
             return
-        self._loss = words = follower.last_words()
+        words, said = follower.end()
+        self._loss = words
         self._ended.set()
         logger.error("%s", words)
+        for line in said:
+            logger.error("rank %d said: %s", follower.rank, line)
         on_lost = self._on_lost
         if on_lost is not None:
             on_lost(words)

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from sglk.config.compose import compose
+from sglk.engine.batch import RunnerLost
 from sglk.engine.engine import Engine
+from sglk.engine.follower import Follower
 from sglk.engine.messages import SamplingParams
 from sglk.engine.parallel_runner import ParallelRunner
 from sglk.errors import CapacityError, ConfigError, RequestError
@@ -200,11 +202,31 @@ def test_a_killed_rank_ends_the_engine_and_nothing_hangs(model: Path, busy: bool
         for receiver in receivers:
             receiver.wait_for(lambda receiver=receiver: bool(receiver.outputs))
         os.kill(rank, signal.SIGKILL)
-        assert dead(engine).startswith("the engine died: rank 1 was killed by SIGKILL: ")
+        assert dead(engine) == "the engine died: rank 1 was killed by SIGKILL: it printed nothing"
         assert [receiver.wait().message for receiver in receivers] == [engine.failure] * len(receivers)
         with pytest.raises(RequestError, match="rank 1 was killed by SIGKILL"):
             submit(engine, "late", [1])
         assert eventually(lambda: not lives(rank))
+
+
+def test_what_a_rank_said_last_is_in_the_engine_s_log(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its own log goes with it."""
+    with started(model, tp_size=2) as engine:
+        (rank,) = ranks_of(engine)
+        os.kill(rank, signal.SIGSEGV)
+        assert "rank 1 was killed by SIGSEGV: Fatal Python error: Segmentation fault, File " in dead(engine)
+    assert any("rank 1 said:   File " in message and "rank_process.py" in message for message in caplog.messages)
+
+
+def test_a_rank_that_ends_while_it_loads_is_told_with_how(model: Path, tmp_path: Path) -> None:
+    follower = Follower(1, tmp_path)
+    try:
+        assert eventually(lambda: bool(children(follower._child.pid)))
+        os.kill(children(follower._child.pid)[0], signal.SIGKILL)
+        with pytest.raises(RunnerLost, match=r"^rank 1 was killed by SIGKILL: it printed nothing$"):
+            follower.receive(20)
+    finally:
+        follower.stop()
 
 
 def test_a_rank_that_hangs_is_named_before_its_step_counts_as_hung_and_ends(model: Path) -> None:
