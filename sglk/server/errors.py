@@ -83,7 +83,8 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         message = f"no route `{request.url.path}`; see /docs for the routes of this server"
     if error.status_code == 405:
-        message = f"`{request.url.path}` does not take {request.method}; see /docs for the routes of this server"
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"`{request.url.path}` takes {allowed}, not {request.method}; see /docs for the routes of this server"
     return JSONResponse(error_body(message, status=error.status_code), error.status_code, headers=error.headers)
 
 

@@ -50,8 +50,8 @@ class RampBody(Body):
     """Where to ramp, and under which limits."""
 
     group: str = Field(description="the name of a device group")
-    to: float = Field(description="a percentage from 0 to 100")
-    step: float = Field(description="a percentage above 0")
+    to: float = Field(description="a percentage above 0 and up to 100")
+    step: float = Field(description="a percentage above 0 and up to 100")
     every_s: float = Field(description="a number of seconds above 0")
     slo: str | None = Field(default=None, description="limits such as ttft_p99<2s,error_rate<1%")
     min_requests: int = Field(default=MIN_REQUESTS, ge=1, description="a whole number from 1 up")

@@ -156,7 +156,7 @@ def test_bad_requests_leave_others_alone(served: Served) -> None:
 
 def test_unknown_routes_and_methods_get_the_same_body(served: Served) -> None:
     assert "/v2/nothing" in error_of(served.get("/v2/nothing"), 404)["message"]
-    assert "GET" in error_of(served.get(PATH), 405)["message"]
+    assert "takes POST, not GET" in error_of(served.get(PATH), 405)["message"]
 
 
 @pytest.mark.parametrize(
