@@ -175,11 +175,12 @@ def test_closed_output_is_no_error() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_folder_that_is_gone_is_named_where_it_is_needed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["show --config-dir conf", "serve server.port=0", "ops list"])
+def test_a_folder_that_is_gone_is_named_where_it_is_needed(words: str, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    show = f"{shlex.quote(sys.executable)} -m sglk show"
-    command = f'cd {shlex.quote(str(gone))} && rmdir "$PWD" && {show} --json >/dev/null && {show} --config-dir conf'
+    sglk = f"{shlex.quote(sys.executable)} -m sglk"
+    command = f'cd {shlex.quote(str(gone))} && rmdir "$PWD" && {sglk} show --json >/dev/null && {sglk} {words}'
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "sglk: error: the current directory no longer exists; change to another\n"

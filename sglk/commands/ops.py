@@ -57,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     warn(composed.warnings)
     if verb == "test":
         _check_failures(composed.config)
+    # Libraries of torch end the process where there is no current directory, with words of their own.
+    Path.cwd()
     # After the configuration is known to be good: this imports torch.
     from sglk.operators.device import open_device
 

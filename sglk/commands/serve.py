@@ -1,6 +1,7 @@
 """`sglk serve`: start a model behind the OpenAI API."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sglk.commands.dry_run import print_commands
 from sglk.commands.flags import CommonFlags, common_flags
@@ -42,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         # Whether the port is free shows before torch is imported; to hold it is for the server.
         bind(composed.config.server.host, composed.config.server.port).close()
+        # Libraries of torch end the process where there is no current directory, with words of their own.
+        Path.cwd()
         # After the configuration is known to be good: this imports torch.
         from sglk.server.serve import serve
 
