@@ -22,6 +22,8 @@ def warm_up(engine: Engine) -> None:
         before, switched_off = switched_off, len(engine.op_report().quarantines)
         if switched_off == before:
             raise RunError(f"the engine cannot generate: {end.message or end.reason}")
+    # Or the first prompt of a client that begins like it would have been cached before it was ever sent.
+    engine.flush_cache()
 
 
 def _first_answer(engine: Engine) -> Finish:

@@ -22,3 +22,15 @@ def test_a_wrong_chat_template_is_told_before_anything_is_loaded(
     words = [f"model={write_tiny_model(tmp_path / 'model')}", f"server.chat_template={template}", "profiles=none"]
     with pytest.raises(ConfigError, match=f"mine.jinja.*{complaint}"):
         load_deployment(compose("serve", words).config)
+
+
+def test_a_first_prompt_was_never_sent_before(tmp_path: Path) -> None:
+    """Whatever the engine was tried with before the port opened."""
+    words = [f"model={write_tiny_model(tmp_path)}", "profiles=none", "runtime.page_size=1", "runtime.num_threads=1"]
+    deployment = load_deployment(compose("serve", words).config)
+    try:
+        stats = deployment.fleet.first.stats()
+    finally:
+        deployment.fleet.shutdown()
+    assert stats.generated_tokens > 0
+    assert stats.kv_cached_tokens == 0
