@@ -78,10 +78,11 @@ def body_schema(shape: type[Body], *, required: bool = True) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
-def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]], within: str = "") -> None:
     """Refuse features that the server lacks: fields named in `neutral`, unless null or one of the listed values.
 
-    Such a field must not be ignored in silence, since the answer would not be what was asked for.
+    Such a field must not be ignored in silence, since the answer would not be what was asked for. `within` stands
+    before the names.
     """
     for name, value in (body.model_extra or {}).items():
         if name not in neutral or value is None:
@@ -89,9 +90,9 @@ def refuse_unsupported(body: Body, neutral: Mapping[str, tuple[Any, ...]]) -> No
         if not any(
             value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in neutral[name]
         ):
-            raise RequestError(
-                f"`{name}` is not supported by this server; leave it out", param=name, code="unsupported_parameter"
-            )
+            param = f"{within}{name}"
+            message = f"`{param}` is not supported by this server; leave it out"
+            raise RequestError(message, param=param, code="unsupported_parameter")
 
 
 async def read_limited(request: Request) -> bytes:

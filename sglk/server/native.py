@@ -26,6 +26,8 @@ from sglk.server.streaming import DONE, EventStream, event, failure_event, unles
 T = TypeVar("T")
 D = TypeVar("D")
 
+_SAMPLING_NAMES = {name: f"sampling_params.{name}" for name in NativeSampling.model_fields}
+
 router = APIRouter()
 
 
@@ -128,7 +130,7 @@ async def _read_batch(deployment: Deployment, body: GenerateBody, request_id: st
     prompts, listed = await _prompts(deployment, body.input_ids if body.text is None else body.text, param)
     sampling = _per_prompt(body.sampling_params, NativeSampling(), len(prompts), "sampling_params")
     for fields in sampling:
-        refuse_unsupported(fields, SAMPLING_NEUTRAL)
+        refuse_unsupported(fields, SAMPLING_NEUTRAL, "sampling_params.")
     n = check_choices(sampling[0].n, deployment.config.server.max_choices)
     if any((fields.n or 1) != n for fields in sampling):
         raise RequestError("`sampling_params.n` must be the same for all prompts of a batch", param="sampling_params.n")
@@ -140,7 +142,7 @@ async def _read_batch(deployment: Deployment, body: GenerateBody, request_id: st
     rids = _per_prompt(body.rid, None, len(prompts), "rid")
     names = [_name(rids[index // n], request_id, index, n) for index in range(len(prompts) * n)]
     spelling = deployment.spelling if body.return_text_in_logprobs else None
-    return _Batch(wanted, {"prompt": param}, names, single=not listed and n == 1, spelling=spelling)
+    return _Batch(wanted, {**_SAMPLING_NAMES, "prompt": param}, names, single=not listed and n == 1, spelling=spelling)
 
 
 def _scoring(body: GenerateBody, count: int) -> list[tuple[bool, int, int]]:

@@ -104,8 +104,10 @@ def test_what_stopped_the_answer_is_named() -> None:
         ({"text": "x", "sampling_params": [{}, {}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params.n"),
         ({"text": ["a", "b"], "rid": ["one"]}, "rid"),
-        ({"text": "x", "sampling_params": {"stop_regex": "a+"}}, "stop_regex"),
-        ({"text": "x", "sampling_params": {"min_tokens": 1}}, "min_tokens"),
+        ({"text": "x", "sampling_params": {"stop_regex": "a+"}}, "sampling_params.stop_regex"),
+        ({"text": "x", "sampling_params": {"min_tokens": 1}}, "sampling_params.min_tokens"),
+        ({"text": "x", "sampling_params": {"top_k": 0}}, "sampling_params.top_k"),
+        ({"text": "x", "sampling_params": {"logit_bias": {"99999": 1}}}, "sampling_params.logit_bias"),
         ({"text": "x", "sampling_params": {"frequency_penalty": 3}}, "sampling_params.frequency_penalty"),
     ],
 )
