@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk.backends.cpu_kernels.compiler import KernelsMissing, find_compiler
+from sglk.backends.kept_kinds import GGML_NUMBERS
 from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization, on_load
 from sglk.backends.sim_rates import multiplies_in_fp8
 from sglk.config.groups import SIMULATED
@@ -16,6 +17,7 @@ from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.files import ModelFiles, find_files
+from sglk.models.gguf_table import read_table
 from sglk.models.hf_config import read_spec
 from sglk.models.numbers import spec_from_numbers
 from sglk.models.part import can_be_summed, part_of_spec, split_sizes
@@ -191,10 +193,9 @@ def _kinds(files: ModelFiles) -> StoredKinds:
 @lru_cache(maxsize=8)
 def _kinds_of_gguf(path: Path, changed_ns: int, size: int) -> StoredKinds:
     """Return the kinds of one state of a file: a plan asks several times, and the words before its table are many."""
-    from sglk.models.gguf_file import GgufFile
-
-    tensors = GgufFile(path).tensors
-    return StoredKinds({name.removesuffix(".weight"): tensor.type.name for name, tensor in tensors.items()})
+    names = {number: name for name, number in GGML_NUMBERS.items()}
+    lines = read_table(path, vocabulary=False).lines
+    return StoredKinds({line.name.removesuffix(".weight"): names.get(line.type, "in fp32") for line in lines})
 
 
 def _one_kind(folder: Path) -> str | None:

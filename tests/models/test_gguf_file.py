@@ -4,8 +4,10 @@ import gguf
 import numpy as np
 import pytest
 
+from sglk.backends.kept_kinds import FLOAT_BITS, GGML_NUMBERS, KEPT_BITS
 from sglk.errors import ModelLoadError
 from sglk.models.gguf_file import GgufFile
+from sglk.models.gguf_table import read_table
 from sglk.testing.tiny_gguf import write_tiny_gguf
 
 
@@ -22,6 +24,18 @@ def test_metadata_and_tensors_equal_those_of_the_library_reader(tiny):
     for tensor in theirs.tensors:
         assert ours.tensors[tensor.name].shape == tuple(reversed(tensor.shape.tolist()))
         assert np.array_equal(ours.raw(tensor.name), tensor.data.view(np.uint8))
+
+
+def test_a_table_without_its_vocabulary_has_the_same_lines(tiny):
+    whole, short = read_table(tiny), read_table(tiny, vocabulary=False)
+    assert (short.lines, short.data_start) == (whole.lines, whole.data_start)
+    texts = {key for key, value in whole.metadata.items() if value != short.metadata[key]}
+    assert "tokenizer.ggml.tokens" in texts
+    assert all(short.metadata[key] == [] for key in texts)
+
+
+def test_kinds_have_the_numbers_of_the_library():
+    assert {name: gguf.GGMLQuantizationType[name] for name in (*FLOAT_BITS, *KEPT_BITS)} == GGML_NUMBERS
 
 
 def test_every_kind_of_value_is_read(tmp_path):
