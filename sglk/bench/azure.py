@@ -20,7 +20,7 @@ def read_azure(file: str) -> Iterator[TraceRequest]:
     """Yield the requests of a trace file; raises ConfigError that names the line."""
     lines = read_lines(file)
     _, header = next(lines)
-    columns = next(csv.reader([header]))
+    columns = _cells(header, f"trace {file!r}, line 1")
     if columns != _COLUMNS:
         raise ConfigError(
             f"trace {file!r} has the columns {','.join(columns)[:80]!r}; an Azure trace has {','.join(_COLUMNS)!r}"
@@ -28,9 +28,17 @@ def read_azure(file: str) -> Iterator[TraceRequest]:
     empty = True
     for number, line in lines:
         empty = False
-        yield _request(number, next(csv.reader([line])), f"trace {file!r}, line {number}")
+        where = f"trace {file!r}, line {number}"
+        yield _request(number, _cells(line, where), where)
     if empty:
         raise ConfigError(f"trace {file!r} has no line below its columns; give a file with at least one request")
+
+
+def _cells(line: str, where: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error as error:
+        raise ConfigError(f"{where}, is no CSV: {error}") from error
 
 
 def _request(number: int, cells: list[str], where: str) -> TraceRequest:

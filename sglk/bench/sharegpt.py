@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sglk.bench.trace import read_text
+from sglk.bench.trace import opened
 from sglk.config.home import expanded
 from sglk.errors import ConfigError
 
@@ -28,7 +28,8 @@ def read_sharegpt(file: str) -> Iterator[tuple[Exchange, ...]]:
     such as a system prompt, does not.
     """
     try:
-        entries = json.loads(read_text(expanded(file)))
+        with opened(expanded(file)) as text:
+            entries = json.load(text)
     except (ValueError, RecursionError):
         raise ConfigError(f"workload.file={file!r} is not JSON; ShareGPT files are one JSON list") from None
     if not isinstance(entries, list):

@@ -12,7 +12,7 @@ from sglk.bench.azure import read_azure
 from sglk.bench.mooncake import BLOCK, read_mooncake
 from sglk.bench.prompts import Draw, Message, Prompt, Vocabulary, pack, system_text, user_text
 from sglk.bench.sharegpt import read_sharegpt
-from sglk.bench.trace import TraceRequest, checked, read_text
+from sglk.bench.trace import TraceRequest, checked, digest
 from sglk.config.bench_schema import WorkloadConfig
 from sglk.config.home import expanded
 from sglk.errors import ConfigError
@@ -101,7 +101,7 @@ def workload_hash(workload: WorkloadConfig) -> str:
     shape = {key: value for key, value in given.items() if key not in ("name", *unused)}
     if workload.file is not None:
         # What is in it counts, not where it lies.
-        shape["file"] = hashlib.sha256(read_text(expanded(workload.file)).encode()).hexdigest()
+        shape["file"] = digest(expanded(workload.file))
     text = json.dumps({"generator": GENERATOR, **shape}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -232,6 +232,8 @@ def _sharegpt(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -
         left -= len(turns)
         if not left:
             return
+    if left == workload.num_requests:
+        raise ConfigError(f"workload.file={workload.file!r} has no question with an answer; give another file")
     raise ConfigError(
         f"workload.file={workload.file!r} has fewer questions with answers ({workload.num_requests - left}) than "
         f"workload.num_requests={workload.num_requests}; lower it, or raise workload.turns"

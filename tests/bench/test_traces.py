@@ -124,6 +124,8 @@ HEADER = AZURE.partition("\n")[0]
         ),
         ("azure", AZURE.rpartition("\n2023")[0], "has 1 requests, fewer than workload.num_requests=2; lower it"),
         ("azure", "\0\1", "has the columns"),
+        ("azure", f"{HEADER}\n2023-11-16 18:15:46.68,{'9' * 2**18},44\n", "line 2, is no CSV: field larger than field"),
+        ("azure", f"{HEADER}\n{'9' * 2**21}\n", "line 2, is endless; a trace has one request a line"),
         ("mooncake", "timestamp,input_length\n", "line 1, is not JSON; a Mooncake trace has one object a line"),
         ("mooncake", '{"timestamp": 0}\n', "line 1, has timestamp; a Mooncake trace has timestamp, input_length"),
         ("mooncake", "[]\n", "line 1, has list; a Mooncake trace has"),
@@ -136,7 +138,8 @@ HEADER = AZURE.partition("\n")[0]
         ("sharegpt", "{}", "holds no list"),
         ("sharegpt", "[{}]", "entry 1 has no list `conversations`"),
         ("sharegpt", "no", "is not JSON"),
-        ("sharegpt", sharegpt([("human", "hello"), ("gpt", "")]), "has fewer questions with answers (0) than"),
+        ("sharegpt", sharegpt([("human", "hello"), ("gpt", "")]), "has no question with an answer; give another"),
+        ("sharegpt", sharegpt([("human", "hi"), ("gpt", "ho")]), "has fewer questions with answers (1) than"),
     ],
 )
 def test_a_bad_file_is_named_in_one_line(tmp_path: Path, kind: str, text: str, message: str) -> None:
@@ -167,6 +170,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\x1f\x8b\xff\xfe")
     with pytest.raises(ConfigError, match="is not text; give the trace itself, unpacked"):
         plan(workload("azure", binary), TOKENS)
+    # It never ends, and a pipe would be empty when it is read again.
+    with pytest.raises(ConfigError, match="is no file that can be read twice; write what it gives to one"):
+        plan(workload("azure", Path("/dev/zero")), TOKENS)
+
+
+def test_requests_that_nobody_asked_for_are_not_read(tmp_path: Path) -> None:
+    file = written(tmp_path, AZURE + "\n\n" + "no request\n" * 9)
+    assert len(plan(workload("azure", file, num_requests=2), TOKENS).measured) == 2
 
 
 @pytest.mark.parametrize(
