@@ -169,9 +169,12 @@ def test_none_means_peak_figures() -> None:
     [
         (lambda data: data | {"chip": "h100"}, r"is of chip 'h100', not of 'cpu'; name its folder where several chips"),
         (lambda data: data | {"entries": []}, r"has no entry for backend cpu in fp32 .*only for nothing; run `sglk"),
-        (lambda data: data | {"schema_version": 9}, r"schema_version 9, not 1\); remove it and run `sglk calibrate`"),
-        (lambda data: {"a": 1}, r"schema_version None"),
-        (lambda data: [], r"schema_version None"),
+        (
+            lambda data: data | {"schema_version": 9},
+            r"schema_version is 9, and this version of sglk reads 1; take it away,",
+        ),
+        (lambda data: {"a": 1}, r"schema_version is None"),
+        (lambda data: [], r"schema_version is None"),
         (lambda data: data | {"machine": 3}, r"is no calibration: machine: expected an object, got 3"),
         (
             lambda data: data | {"entries": [data["entries"][0] | {"form": "wild"}]},
@@ -200,6 +203,8 @@ def test_a_file_that_is_absent_or_no_json_is_refused_by_name(tmp_path: Path) -> 
     Path("half.json").write_text('{"chip": "cpu", ')
     with pytest.raises(ConfigError, match=r"'half.json' is no calibration"):
         cost_model(planned(), "half.json")
+    with pytest.raises(ConfigError, match=r"'/dev/zero' is no calibration: no regular file"):
+        cost_model(planned(), "/dev/zero")
 
 
 def test_prices_from_a_busy_machine_are_told_to_be_worth_little() -> None:

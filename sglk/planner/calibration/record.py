@@ -221,18 +221,17 @@ def _filled(line: str, marks: dict[str, str]) -> str:
 
 def read(path: Path) -> Calibration:
     """Return what a file holds; raises ConfigError for one that cannot be read or is no calibration."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise _no_calibration(path, "no regular file")
     try:
         value: Any = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the calibration {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no calibration: {error}; remove it and run `sglk calibrate`") from error
+        raise _no_calibration(path, error) from error
     version = value.get("schema_version") if isinstance(value, dict) else None
     if version != SCHEMA_VERSION:
-        raise ConfigError(
-            f"{str(path)!r} is no calibration that this version reads (schema_version {version!r}, not "
-            f"{SCHEMA_VERSION}); remove it and run `sglk calibrate`"
-        )
+        raise _no_calibration(path, f"schema_version is {version!r}, and this version of sglk reads {SCHEMA_VERSION}")
     try:
         found = structure(Calibration, value)
         for entry in found.entries:
@@ -240,5 +239,9 @@ def read(path: Path) -> Calibration:
             for point in entry.points:
                 point.point()
     except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no calibration: {error}; remove it and run `sglk calibrate`") from error
+        raise _no_calibration(path, error) from error
     return found
+
+
+def _no_calibration(path: Path, why: object) -> ConfigError:
+    return ConfigError(f"{str(path)!r} is no calibration: {why}; take it away, and run `sglk calibrate` for a new one")
