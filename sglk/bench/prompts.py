@@ -7,6 +7,7 @@ import random
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from sglk.bench.corpus import INSTRUCTIONS, QUESTIONS, SENTENCES
 
 T = TypeVar("T")
+
+_WIDTH = array("I").itemsize
 
 Role = Literal["system", "user", "assistant"]
 
@@ -39,6 +42,11 @@ class Prompt:
     def token_ids(self) -> "array[int]":
         """The token ids, none for messages."""
         return array("I", self.packed)
+
+    @property
+    def num_ids(self) -> int:
+        """How many there are."""
+        return len(self.packed) // _WIDTH
 
     def then(self, *messages: Message) -> "Prompt":
         """Return the prompt with `messages` after it."""
@@ -74,14 +82,9 @@ class Draw:
         """Return a number in [0, 1)."""
         return self._random()
 
-    def all_below(self, bound: int, count: int) -> npt.NDArray[np.uintc]:
-        """Return what `below` would return the next `count` times, at once; `bound` is below 2 ** 32.
-
-        A number is made of two words of the generator, as Python makes it: 27 bits of the first, 26 of the second.
-        """
-        pairs = np.frombuffer(self._source.getrandbits(64 * count).to_bytes(8 * count, "little"), "<u8")
-        # To divide by a power of 2 rounds nothing, so that the order does not matter.
-        return (((pairs & 0xFFFFFFE0) << 21 | pairs >> 38) * (bound / (1 << 53))).astype(np.uintc)
+    def bits(self, count: int) -> bytes:
+        """Return what the next `count` numbers are made of."""
+        return self._source.getrandbits(64 * count).to_bytes(8 * count, "little")
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`."""
@@ -95,6 +98,16 @@ class Draw:
     def code(self) -> str:
         """Return eight hexadecimal digits."""
         return f"{self.below(1 << 32):08x}"
+
+
+def all_below(bound: int, bits: bytes) -> npt.NDArray[np.uintc]:
+    """Return what `below` of a Draw would return instead of `bits`, at once; `bound` is below 2 ** 32.
+
+    A number is made of two words of the generator, as Python makes it: 27 bits of the first, 26 of the second.
+    """
+    pairs = np.frombuffer(bits, "<u8")
+    # To divide by a power of 2 rounds nothing, so that the order does not matter.
+    return (((pairs & 0xFFFFFFE0) << 21 | pairs >> 38) * (bound / (1 << 53))).astype(np.uintc)
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,11 @@ class Vocabulary:
         return 2 * sum(token in span for token in self.special_ids) < len(span)
 
     def draw(self, draw: Draw, length: int) -> bytes:
-        """Return `length` ids of ordinary tokens, packed.
+        """Return `length` ids of ordinary tokens, packed."""
+        return self.draw_each([draw], [length])[0]
+
+    def draw_each(self, draws: Sequence[Draw], lengths: Sequence[int]) -> list[bytes]:
+        """Return what `draw` would return for each, which takes a third of the time where prompts are short.
 
         Special tokens that the server does not list sit at the ends of every vocabulary in use, so 1/64 of it is left
         out at either end.
@@ -120,13 +137,20 @@ class Vocabulary:
         margin = self.size // 64
         span = self.size - 2 * margin
         special = [token for token in self.special_ids if margin <= token < margin + span]
-        if not special:
-            return (margin + draw.all_below(span, length)).tobytes()
-        found: list[int] = []
-        while missing := length - len(found):
-            ids = margin + draw.all_below(span, missing)
-            found += ids[~np.isin(ids, special)].tolist()
-        return pack(found)
+        if special:
+            return [_without(special, draw, margin, span, length) for draw, length in zip(draws, lengths, strict=True)]
+        bits = b"".join([draw.bits(length) for draw, length in zip(draws, lengths, strict=True)])
+        ids = margin + all_below(span, bits)
+        ends = list(accumulate(lengths, initial=0))
+        return [ids[start:end].tobytes() for start, end in pairwise(ends)]
+
+
+def _without(special: Sequence[int], draw: Draw, margin: int, span: int, length: int) -> bytes:
+    found: list[int] = []
+    while missing := length - len(found):
+        ids = margin + all_below(span, draw.bits(missing))
+        found += ids[~np.isin(ids, special)].tolist()
+    return pack(found)
 
 
 def words(draw: Draw, count: int, sentences: Sequence[str] = SENTENCES) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from typing import Any
@@ -76,7 +76,7 @@ class Medium:
 
         Words are a tenth fewer tokens than their average makes them, so that chance refuses no prompt that fits.
         """
-        ids = sum(len(turn.prompt.token_ids) + turn.output_len for turn in conversation.turns)
+        ids = sum(turn.prompt.num_ids + turn.output_len for turn in conversation.turns)
         texts = (message.content for turn in conversation.turns for message in turn.prompt.messages)
         return ids + int(0.9 * self.tokens_per_word * sum(len(text.split()) for text in texts))
 
@@ -134,11 +134,12 @@ def plan(workload: WorkloadConfig, medium: Medium, salt: str = "") -> Plan:
 
 _ATTEMPTS = 100
 
+_TOGETHER = 32
+"""Prompts that are drawn at once; long ones are megabytes each while they are."""
+
 
 def _random(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
-    for index in range(workload.num_requests):
-        input_len, output_len = _lengths(workload, place, index)
-        prompt = _content(Draw(workload.seed, salt, place, index), medium, input_len)
+    for prompt, output_len in _drawn(workload, medium, place, salt):
         yield Conversation((Turn(prompt, output_len),), medium.shared(0))
 
 
@@ -148,11 +149,9 @@ def _shared_prefix(workload: WorkloadConfig, medium: Medium, place: str, salt: s
         _content(Draw(workload.seed, salt, place, "prefix", number), medium, workload.prefix_len)
         for number in range(count)
     ]
-    for index in range(workload.num_requests):
-        input_len, output_len = _lengths(workload, place, index)
+    for index, (rest, output_len) in enumerate(_drawn(workload, medium, place, salt)):
         # Each round uses every prefix once, starting at another one, so that no request always follows the same.
         shift = Draw(workload.seed, place, "shift", index // count).below(count)
-        rest = _content(Draw(workload.seed, salt, place, index), medium, input_len)
         prompt = _joined(prefixes[(index + shift) % count], rest)
         yield Conversation((Turn(prompt, output_len),), medium.shared(workload.prefix_len))
 
@@ -263,10 +262,25 @@ def _lengths(workload: WorkloadConfig, place: str, index: int) -> tuple[int, int
     return draw.length(workload.input_len, workload.range_ratio), draw.length(workload.output_len, workload.range_ratio)
 
 
-def _content(draw: Draw, medium: Medium, tokens: int) -> Prompt:
+def _drawn(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[tuple[Prompt, int]]:
+    """Yield a prompt of its own for each request, and the length of its answer."""
+    for first in range(0, workload.num_requests, _TOGETHER):
+        indices = range(first, min(first + _TOGETHER, workload.num_requests))
+        lengths = [_lengths(workload, place, index) for index in indices]
+        draws = [Draw(workload.seed, salt, place, index) for index in indices]
+        prompts = _contents(draws, medium, [input_len for input_len, _ in lengths])
+        yield from zip(prompts, [output_len for _, output_len in lengths], strict=True)
+
+
+def _contents(draws: Sequence[Draw], medium: Medium, lengths: Sequence[int]) -> list[Prompt]:
     if medium.vocabulary is not None:
-        return Prompt(medium.vocabulary.draw(draw, tokens))
-    return Prompt(messages=(Message("user", user_text(draw, medium.words(tokens))),))
+        return [Prompt(packed) for packed in medium.vocabulary.draw_each(draws, lengths)]
+    texts = [user_text(draw, medium.words(tokens)) for draw, tokens in zip(draws, lengths, strict=True)]
+    return [Prompt(messages=(Message("user", text),)) for text in texts]
+
+
+def _content(draw: Draw, medium: Medium, tokens: int) -> Prompt:
+    return _contents([draw], medium, [tokens])[0]
 
 
 def _system(draw: Draw, medium: Medium, tokens: int) -> Message:

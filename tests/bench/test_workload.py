@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from sglk.bench.prompts import Draw, Vocabulary
+from sglk.bench.prompts import Draw, Vocabulary, all_below
 from sglk.bench.workload import Conversation, Medium, Plan, plan, workload_hash
 from sglk.config.bench_schema import WorkloadConfig
 from sglk.errors import ConfigError
@@ -64,8 +64,8 @@ def test_the_same_requests_on_every_machine_for_ever() -> None:
 def test_numbers_drawn_at_once_are_those_drawn_one_by_one() -> None:
     one, other = Draw("a", 1), Draw("a", 1)
     assert other.unit() == one.unit()
-    assert other.all_below(50_000, 1000).tolist() == [one.below(50_000) for _ in range(1000)]
-    assert other.all_below(7, 1).tolist() == [one.below(7)]
+    assert all_below(50_000, other.bits(1000)).tolist() == [one.below(50_000) for _ in range(1000)]
+    assert all_below(7, other.bits(1)).tolist() == [one.below(7)]
     assert other.below(7) == one.below(7)
 
 
