@@ -104,8 +104,9 @@ class PagePool:
         return pages
 
     def _move(self, pages: Sequence[int], source: int, target: int) -> None:
+        state = self._state
         for page in pages:
-            assert self._state[page] == source, f"page {page} is in state {self._state[page]}, not {source}"
-            self._state[page] = target
+            assert state[page] == source, f"page {page} is in state {state[page]}, not {source}"
+            state[page] = target
         self._count[source] -= len(pages)
         self._count[target] += len(pages)

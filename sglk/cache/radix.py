@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(slots=True)
 class Prefix:
-    """A cached prefix: its pages in order, and the node at which it ends.
+    """A cached prefix, or what follows one: its pages in order, and the node at which it ends.
 
     Lock the node before anything that may evict.
     """
@@ -83,36 +83,36 @@ class RadixCache:
 
     def match(self, key: Key) -> Prefix:
         """Return the longest cached prefix of `key`, in whole pages, and mark it as used now."""
-        prefix = self._walk(key)
+        prefix = self._walk(key, self.root, 0)
         if not self._worthwhile(len(prefix.pages) * self._page_size):
             return Prefix(self.root, [])
         return prefix
 
-    def insert(self, key: Key, pages: Sequence[int]) -> Prefix:
+    def insert(self, key: Key, pages: Sequence[int], above: Node | None = None, known: int = 0) -> Prefix:
         """Keep the KV of the tokens of `key`, as far as it fills whole pages.
 
-        `pages` hold it: first those that the caller read from the tree under a lock, then those it holds. The pages
-        returned replace the leading ones of the caller: where the tree had the same tokens already, the tree's page
-        is returned and the caller's duplicate freed. An empty prefix means that nothing was taken over.
+        `pages` hold it: first the `known` ones of the tree up to the node `above`, which the caller has locked, then
+        those it holds. The pages returned replace the first of the latter: where the tree had the same tokens already,
+        the tree's page is returned and the caller's duplicate freed. Without any, nothing was taken over.
         """
         full = len(key) // self._page_bytes
         if not self.enabled or not self._worthwhile(full * self._page_size):
             return Prefix(self.root, [])
         key = key[: full * self._page_bytes]
-        prefix = self._walk(key)
-        known = len(prefix.pages)
-        twice = [own for own, kept in zip(pages, prefix.pages, strict=False) if own != kept]
+        prefix = self._walk(key, above or self.root, known)
+        found = known + len(prefix.pages)
+        twice = [own for own, kept in zip(pages[known:found], prefix.pages, strict=True) if own != kept]
         if twice:
             self.pool.free(twice)
-        if known == full:
+        if found == full:
             return prefix
-        fresh = list(pages[known:full])
-        leaf = self._add_leaf(prefix.node, key[known * self._page_bytes :], fresh)
+        fresh = list(pages[found:full])
+        leaf = self._add_leaf(prefix.node, key[found * self._page_bytes :], fresh)
         return Prefix(leaf, prefix.pages + fresh)
 
-    def lock(self, node: Node) -> None:
-        """Keep the path to `node` in place until `unlock`."""
-        while node.parent is not None:
+    def lock(self, node: Node, above: Node | None = None) -> None:
+        """Keep the path to `node` in place until `unlock`; the caller's lock on `above` becomes a part of it."""
+        while node.parent is not None and node is not above:
             if node.locks == 0:
                 self.evictable_pages -= len(node.pages)
             node.locks += 1
@@ -180,8 +180,13 @@ class RadixCache:
                 high = middle
         return low * size
 
-    def _walk(self, key: Key) -> Prefix:
-        node, length, now = self.root, 0, next(self._ticks)
+    def _walk(self, key: Key, node: Node, known: int) -> Prefix:
+        """Go on from `node`, where the first `known` pages of `key` end; return the others that the tree has."""
+        length, now = known * self._page_bytes, next(self._ticks)
+        above = node
+        while above.parent is not None:
+            above.last_used = now
+            above = above.parent
         pages: list[int] = []
         while child := node.children.get(key[length : length + self._page_bytes]):
             shared = self._shared_bytes(child.key, key, length)

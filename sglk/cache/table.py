@@ -56,7 +56,7 @@ class PageTable:
 
     def share(self, key: Key) -> None:
         """Offer the computed KV of the tokens of `key` to the prefix cache and go on reading it from there."""
-        self._adopt(self._cache.insert(key, self.pages))
+        self._adopt(self._cache.insert(key, self.pages, self.node, self.shared))
 
     def close(self, key: Key = b"") -> None:
         """Give all pages back; the prefix cache keeps the KV of the tokens of `key`, which must be computed."""
@@ -67,10 +67,10 @@ class PageTable:
         self.node, self.shared, self.pages, self.capacity = self._cache.root, 0, array("q"), 0
 
     def _adopt(self, prefix: Prefix) -> None:
-        if prefix.node is self.node or len(prefix.pages) < self.shared:
+        """Read what follows the shared pages from the tree, too."""
+        if not prefix.pages:
             return
-        self._cache.lock(prefix.node)
-        self._cache.unlock(self.node)
-        self.node, self.shared = prefix.node, len(prefix.pages)
-        self.pages[: self.shared] = array("q", prefix.pages)
-        self.capacity = len(self.pages) * self._pool.page_size
+        self._cache.lock(prefix.node, self.node)
+        end = self.shared + len(prefix.pages)
+        self.pages[self.shared : end] = array("q", prefix.pages)
+        self.node, self.shared, self.capacity = prefix.node, end, len(self.pages) * self._pool.page_size

@@ -61,6 +61,28 @@ def test_duplicate_insert_frees_the_callers_pages_and_returns_the_trees() -> Non
     assert (pool.free_pages, pool.held_pages, pool.cached_pages) == (5, 0, 3)
 
 
+def test_insert_below_a_known_beginning_is_insert_of_all() -> None:
+    pool = PagePool(16, PAGE)
+    cache = RadixCache(pool)
+    first = keep(cache, tokens(1, 2, 3))
+    begun = cache.match(tokens(1, 2))
+    cache.lock(begun.node)
+    keep(cache, tokens(7, 8))
+    own = pool.allocate(3)
+
+    kept = cache.insert(tokens(1, 2, 3, 4, 5, extra=1), [*begun.pages, *own], begun.node, 2)
+
+    assert kept.pages == [first[2], *own[1:]]
+    assert cache.match(tokens(1, 2, 3, 4, 5)).pages == [*first, *own[1:]]
+    assert pool.held_pages == 0
+    cache.lock(kept.node, begun.node)
+    assert cache.evictable_pages == 2
+    cache.unlock(kept.node)
+    assert cache.evict(3) == 3
+    assert cache.peek(tokens(7, 8)) == 0
+    assert cache.peek(tokens(1, 2, 3, 4, 5)) == 4 * PAGE
+
+
 def test_least_recently_used_leaf_goes_first_from_its_end() -> None:
     cache = RadixCache(PagePool(8, PAGE))
     keep(cache, tokens(1, 2, 3))
