@@ -70,14 +70,16 @@ class Rates:
         """Return a launch and the longer of moving the bytes and calculating (Williams et al. 2009, the roofline)."""
         return self.launch_s + self._roofline_s(work)
 
+    def flops_in(self, dtype: str) -> float:
+        """Return the operations a second in `dtype`; one that the chip has no rate for runs at its slowest."""
+        return self.flops_per_s.get(dtype) or min(self.flops_per_s.values())
+
     def fallback_s(self, work: Work) -> float:
         """Return the same where the reference stands in: more launches, more traffic."""
         return FALLBACK_KERNELS * self.launch_s + FALLBACK_TRAFFIC * self._roofline_s(work)
 
     def _roofline_s(self, work: Work) -> float:
-        # A dtype that the chip has no rate for runs at its slowest one.
-        rate = self.flops_per_s.get(work.dtype) or min(self.flops_per_s.values())
-        return max(work.bytes / self.bytes_per_s, work.flops / rate)
+        return max(work.bytes / self.bytes_per_s, work.flops / self.flops_in(work.dtype))
 
 
 def multiplies_in_fp8(chip: ChipConfig) -> bool:

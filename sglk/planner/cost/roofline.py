@@ -19,6 +19,9 @@ from sglk.planner.cost.shape import StepShape
 Parts = dict[Part, float]
 """Seconds."""
 
+_Line = tuple[OpLine, int, float, float, float, float, float]
+"""An op, its calls in a step; its operations and bytes, fixed and for each token; the operations a second."""
+
 
 @dataclass(frozen=True)
 class RooflinePrices:
@@ -30,6 +33,7 @@ class RooflinePrices:
     windows: Mapping[int | None, int]
     ranks: int
     _known: dict[tuple[str, int], Parts] = field(default_factory=dict, repr=False)
+    _tables: dict[str, list[_Line]] = field(default_factory=dict, repr=False)
     _totals: dict[tuple[int, int, int], float] = field(default_factory=dict, repr=False)
     """Of all parts but attention, by tokens, lines of logits and rows that chance decides."""
 
@@ -78,28 +82,43 @@ class RooflinePrices:
         return seconds
 
     def _attention_s(self, shape: StepShape, seen_in: Callable[[StepShape, int | None], Seen]) -> float:
-        seconds = 0.0
+        rates, op, seconds = self.rates, self.attention, 0.0
+        flops_per_s = rates.flops_in(op.dtype)
         for window, layers in self.windows.items():
-            seen = seen_in(shape, window)
-            seconds += layers * self.rates.op_s(self.attention.at(seen.queries, seen.pairs, seen.tokens))
+            queries, pairs, tokens = seen_in(shape, window)
+            moved = queries * op.query_bytes + tokens * op.token_bytes
+            seconds += layers * (rates.launch_s + max(moved / rates.bytes_per_s, pairs * op.pair_flops / flops_per_s))
         return seconds
 
     def _of_count(self, name: str, count: int) -> Parts:
         """Return what depends on a number of tokens, lines or rows alone, which steps share."""
         key = name, count
         if key not in self._known:
-            lines: dict[OpLine, int] = getattr(self.ops, name)
+            launch_s, bytes_per_s = self.rates.launch_s, self.rates.bytes_per_s
             found: Parts = {}
-            for line, calls in lines.items():
-                found[line.part] = found.get(line.part, 0.0) + calls * (
-                    self.rates.op_s(line.at(count)) - self.rates.launch_s
-                )
+            total = 0
+            # As `op_s` of each line's work, in a fifth of the time: long runs have thousands of numbers of tokens.
+            for line, calls, flops, more_flops, moved, more_moved, flops_per_s in self._lines(name):
+                bytes_ = line.at(count).bytes if line.experts else moved + count * more_moved
+                busy_s = max(bytes_ / bytes_per_s, (flops + count * more_flops) / flops_per_s)
+                found[line.part] = found.get(line.part, 0.0) + calls * (launch_s + busy_s - launch_s)
+                total += calls
             fixed: Part = "layers" if name == "trunk" else "step"
-            found[fixed] = sum(lines.values()) * self.rates.launch_s
+            found[fixed] = total * launch_s
             if name == "trunk" and self.ops.exchanges:
                 found["collectives"] = Links(self.rates.link, self.ranks).seconds(self.ops.exchanges, count)
             self._known[key] = found
         return self._known[key]
+
+    def _lines(self, name: str) -> list[_Line]:
+        if name not in self._tables:
+            lines: dict[OpLine, int] = getattr(self.ops, name)
+            self._tables[name] = [
+                (line, calls, fixed.flops, each.flops, fixed.bytes, each.bytes, self.rates.flops_in(each.dtype))
+                for line, calls in lines.items()
+                for fixed, each in [(line.fixed, line.each)]
+            ]
+        return self._tables[name]
 
 
 def chip_link(config: ServeConfig) -> Link | None:
