@@ -56,7 +56,7 @@ class Completion:
     def add(self, output: Output) -> None:
         """Append one message of the engine."""
         self.text += output.text
-        self.token_ids += output.token_ids
+        self.token_ids += tuple(output.token_ids)
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.cached_tokens = output.cached_tokens

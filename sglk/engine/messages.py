@@ -120,7 +120,7 @@ class Output:
     """
 
     request_id: str
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     text: str
     prompt_tokens: int
     completion_tokens: int

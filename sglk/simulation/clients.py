@@ -48,7 +48,7 @@ class _Call:
     due_s: float
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    tokens: list[int] = field(default_factory=list)
+    tokens: "array[int]" = field(default_factory=_no_ids)
 
 
 class Clients:
@@ -148,7 +148,7 @@ class Clients:
 
     def _receive(self, call: _Call, output: Output) -> None:
         call.prompt_tokens, call.cached_tokens = output.prompt_tokens, output.cached_tokens
-        call.tokens += output.token_ids
+        call.tokens.extend(output.token_ids)
         if output.finish is None or call.request_id not in self._open:
             return
         self.replicas[call.talk.index + call.talk.place] = output.replica
@@ -200,7 +200,7 @@ class Clients:
             self._next()
             return
         talk.shared_tokens = len(talk.ids) + len(call.tokens)
-        talk.ids = talk.ids + array("I", (*call.tokens, *end_ids(self._vocab_size)))
+        talk.ids = talk.ids + call.tokens + array("I", end_ids(self._vocab_size))
         self._ask(talk, self._clock.now)
 
     def _skip_rest(self, talk: _Talk) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from sglk.engine.batch import Batch
 from sglk.engine.core import Core
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
@@ -14,6 +12,7 @@ from sglk.engine.request import Request
 from sglk.planner.cost.shape import StepShape, drawn, shared_pages
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.times import StepTimes, TokenTimes
+from sglk.simulation.tokens import made_up_tokens
 
 StepTime = Callable[[StepShape], float]
 """Seconds from the beginning of a step to that of the next."""
@@ -21,9 +20,6 @@ StepTime = Callable[[StepShape], float]
 OnBatch = Callable[[Batch], None]
 
 OnOutput = Callable[[Output], None]
-
-_STRIDE = 7919
-"""A prime: answers of different requests do not run into each other."""
 
 
 @dataclass(slots=True)
@@ -75,6 +71,7 @@ class VirtualEngine:
         self._answers: dict[str, _Answer] = {}
         self._steps = StepTimes()
         """All that decoded: every request that is past its prompt gets a token in each."""
+        self._tokens = made_up_tokens(core.limits.vocab_size)
         self._running = False
         self._kinship = (0, 0)
         """Of the requests that decode: how many leave their tokens to chance, and the tokens that they share."""
@@ -202,9 +199,7 @@ class VirtualEngine:
 
     def _foretold(self, request: Request, count: int) -> "array[int]":
         """Return the next tokens of `request`."""
-        first, vocab_size = request.seed + request.num_generated * _STRIDE, self.core.limits.vocab_size
-        tokens = (first % vocab_size + _STRIDE * np.arange(count)) % vocab_size
-        return array("I", tokens.astype(np.uintc).tobytes())
+        return self._tokens.some(request.seed, request.num_generated, count)
 
     def _end_decode(self) -> None:
         scheduler = self.core.scheduler
@@ -216,8 +211,8 @@ class VirtualEngine:
         self._begin()
 
     def _end(self, batch: Batch) -> None:
-        vocab_size, now = self.core.limits.vocab_size, self._clock.now
-        results = [(row.seed + row.num_generated * _STRIDE) % vocab_size if row.samples else None for row in batch.rows]
+        made_up, now = self._tokens.one, self._clock.now
+        results = [made_up(row.seed, row.num_generated) if row.samples else None for row in batch.rows]
         self._counters.steps += 1
         if len(batch.rows) > batch.num_prefills:
             self._steps.add(now)
@@ -266,7 +261,7 @@ class VirtualEngine:
     ) -> Output:
         return Output(
             request_id=answer.request.request_id,
-            token_ids=tuple(tokens),
+            token_ids=tokens,
             text="",
             prompt_tokens=len(answer.request.prompt_ids),
             completion_tokens=generated,

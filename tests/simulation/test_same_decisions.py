@@ -139,7 +139,7 @@ def virtual(config: PlanConfig, requests: Arrivals, kv_tokens: int, step_by_step
 
     def receive(output: Output) -> None:
         tokens, _ = found.answers.get(output.request_id, ((), TokenTimes()))
-        found.answers[output.request_id] = (tokens + output.token_ids, times[output.request_id])
+        found.answers[output.request_id] = ((*tokens, *output.token_ids), times[output.request_id])
 
     core = Core.build(PlannedDevice(320, 256, kv_tokens), config.runtime, frozenset())
     on_batch = note if step_by_step else None
