@@ -41,6 +41,9 @@ def error_response(error: RequestError) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in (429, 503):
         headers["Retry-After"] = str(NO_GROUP_RETRY_AFTER_S if error.code == NO_GROUP else RETRY_AFTER_S)
+    if error.status in (408, 413):
+        # What is still to come of the body is not read.
+        headers["Connection"] = "close"
     body = error_body(str(error), status=error.status, param=error.param, code=error.code)
     return JSONResponse(body, status_code=error.status, headers=headers)
 

@@ -1,9 +1,14 @@
 """Requests parsed by httptools, with the limits that it does not have itself."""
 
+from contextlib import suppress
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sglk.server.http_server import MAX_HEAD_BYTES
 from sglk.server.offers import OfferProtocol
+
+UNREAD_BYTES = 2**20
+"""Of a body that nobody wants, such as that of an unknown route: read for the sake of the connection's next request."""
 
 
 class HeadTooLong(Exception):
@@ -11,9 +16,10 @@ class HeadTooLong(Exception):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol over httptools; refuses long heads, and reads no body on whose request is answered."""
+    """uvicorn's protocol over httptools; refuses long heads, and reads no long body on whose request is answered."""
 
     _head_bytes = 0
+    _unread_bytes = 0
     _in_head = False
 
     def data_received(self, data: bytes) -> None:
@@ -59,14 +65,34 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """End counting."""
-        self._in_head = False
+        self._in_head, self._unread_bytes = False, 0
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece for the application; when it has answered already, drop it and count."""
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > UNREAD_BYTES:
+                self.transport.close()
+
+    def on_message_complete(self) -> None:
+        """Note the end of the request, also of one that has been answered."""
+        super().on_message_complete()
+        self.cycle.more_body = False
+
     def on_response_complete(self) -> None:
-        """Close a connection on which only the rest of a body would come that nobody wants, such as one too large."""
-        if self.cycle.response_complete and self.cycle.more_body:
+        """Close a connection on which much would come that nobody wants, or, with `Expect`, perhaps nothing."""
+        cycle = self.cycle
+        unread = cycle.response_complete and cycle.more_body
+        if unread and (cycle.waiting_for_100_continue or self._declared_bytes() > UNREAD_BYTES):
             self.transport.close()
         super().on_response_complete()
+
+    def _declared_bytes(self) -> int:
+        with suppress(ValueError):
+            return int(dict(self.headers).get(b"content-length", b"0"))
+        return 0
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

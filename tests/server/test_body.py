@@ -1,13 +1,14 @@
+import contextlib
 import json
 import socket
 
 import pytest
 from pydantic import ValidationError
 
-from sglk.server import body
+from sglk.server import body, http_protocol
 from sglk.server.native_schema import GenerateBody
 from sglk.server.openai_schema import ChatBody, CompletionBody
-from tests.server.serving import Served, error_of
+from tests.server.serving import Served, error_of, serving
 
 PATH = "/v1/completions"
 ROUTES = (PATH, "/v1/chat/completions", "/generate")
@@ -207,6 +208,39 @@ def test_the_rest_of_a_body_that_was_refused_is_not_read(served: Served) -> None
 
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"body_too_large"' in answer
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/health", "/v1/completions"])
+def test_a_connection_outlives_a_request_whose_body_nobody_wants(path: str) -> None:
+    """Clients that send head and body apart would lose the next request with it."""
+    with serving(server={"api_key": "k"}) as served:
+        host, _, port = served.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            for _ in range(2):
+                client.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n".encode())
+                assert client.recv(65536).startswith(b"HTTP/1.1 40")
+                client.sendall(b'{"prompt":' + b" " * 9 + b"}")
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        (f"content-length: {http_protocol.UNREAD_BYTES + 1}", b""),
+        ("content-length: 20\r\nexpect: 100-continue", b""),
+        ("transfer-encoding: chunked", b"200000\r\n" + bytes(2 * http_protocol.UNREAD_BYTES)),
+    ],
+)
+def test_a_connection_ends_where_much_would_come_or_perhaps_nothing(served: Served, head: str, rest: bytes) -> None:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(f"POST /nothing HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 404 ")
+        with contextlib.suppress(OSError):
+            client.sendall(rest)
+            while client.recv(65536):
+                pass
 
 
 def test_a_body_may_come_in_many_pieces(served: Served) -> None:
