@@ -54,9 +54,12 @@ def run(arguments: Sequence[str]) -> int:
             command=command_line("bench", arguments),
             on_progress=bar.advance,
         )
-    # Printed before it is written: a full disk costs the file, not the result.
-    console().print(show(record))
-    print(f"record: {save(record, config.bench.output, started)}")
+    # Neither a full disk nor a reader who has gone costs the result: it is printed first, and written all the same.
+    try:
+        console().print(show(record))
+    finally:
+        path = save(record, config.bench.output, started)
+    print(f"record: {path}")
     if not record.valid:
         raise RunError(why_invalid(record))
     return 0

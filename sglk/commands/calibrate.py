@@ -56,9 +56,12 @@ def run(arguments: Sequence[str]) -> int:
         if config.calibrate.serving and measured.entry.kind == "measured":
             bar.kept = _kept_so_far(measured, config)
             measured.entry.serving = _serving(measured, config, flags, bar)
-    # Printed before it is written: a full disk costs the file, not the result.
-    print_calibration(measured, Way.of(config), config.chip)
-    print(f"calibration: {_save(measured, config)}")
+    # Neither a full disk nor a reader who has gone costs the result: it is printed first, and written all the same.
+    try:
+        print_calibration(measured, Way.of(config), config.chip)
+    finally:
+        path = _save(measured, config)
+    print(f"calibration: {path}")
     return 0
 
 

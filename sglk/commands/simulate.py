@@ -53,14 +53,12 @@ def run(arguments: Sequence[str]) -> int:
     record = simulate(config, replicas, calibration=config.calibration, what_if=config.simulate, command=command)
     taken_s = time.perf_counter() - began
     record.server.profile = str(composed.profile_path) if composed.profile_path else None
-    if "--json" in flags.switches:
-        print(record.to_json())
-    else:
-        _print(record, taken_s, console())
-    if written:
-        path = save(record, config.bench.output, started)
-        if "--json" not in flags.switches:
-            print(f"record: {path}")
+    try:
+        _show(record, taken_s, as_json="--json" in flags.switches)
+    finally:
+        path = save(record, config.bench.output, started) if written else None
+    if "--json" not in flags.switches:
+        print(f"record: {path}")
     if not record.valid:
         raise RunError(why_invalid(record))
     return 0
@@ -90,6 +88,13 @@ def _beside(replica: ReplicaConfig, number: int) -> ReplicaConfig:
     devices = [f"{kind}:{index}" for index in range(number * size, (number + 1) * size)]
     config = replace(replica.config, groups=[replace(group, devices=devices)])
     return replace(replica, name=f"{replica.group.name}/{number}", config=config)
+
+
+def _show(record: Record, taken_s: float, as_json: bool) -> None:
+    if as_json:
+        print(record.to_json(), flush=True)
+        return
+    _print(record, taken_s, console())
 
 
 def _print(record: Record, taken_s: float, screen: Console) -> None:

@@ -91,6 +91,16 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
     assert not list(Path("runs").iterdir())
 
 
+def test_a_reader_who_has_gone_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_reads(record: Record) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("sglk.commands.bench.show", nobody_reads)
+    with CachedServer() as server:
+        assert main(["bench", f"bench.url={server.url}", *SMALL]) == 141
+    assert the_record().valid
+
+
 def test_a_record_that_cannot_be_written_is_refused_before_the_run(
     capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
 ) -> None:

@@ -203,6 +203,18 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
     assert list(Path("calibration").iterdir()) == []
 
 
+def test_a_reader_who_has_gone_costs_nothing(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody_reads(*_: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("sglk.commands.calibrate.print_calibration", nobody_reads)
+    assert run(capsys, "calibrate", *SIM, f"model={model}")[0] == 141
+    (path,) = Path("calibration").iterdir()
+    assert read(path).entries
+
+
 def test_words_are_completed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "completion", "--words", "cali")[1].split() == ["calibrate"]
     assert "calibrate.repeats=" in run(capsys, "completion", "--words", "calibrate", "calibrate.")[1]

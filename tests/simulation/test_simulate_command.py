@@ -78,6 +78,16 @@ def test_a_document_is_all_that_json_prints(capsys: pytest.CaptureFixture[str]) 
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_full_disk_where_it_prints_costs_no_record(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "sglk", "simulate", *WORDS, *SMALL, *words, "bench.output=record.json"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "sglk: error: cannot write: No space left on device; make room, or write to another place\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+    assert Record.load_file(Path("record.json")).valid
+
+
 def test_groups_share_the_requests_by_their_weights() -> None:
     first_group = "{name: a, devices: ['cuda:0','cuda:1'], weight: 80}"
     second_group = "{name: b, chip: l20, devices: ['cuda:2'], weight: 20}"

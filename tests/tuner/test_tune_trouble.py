@@ -127,6 +127,18 @@ def test_a_full_disk_before_the_first_trial_is_one_line(lab: Lab, capsys: pytest
     error_of(capsys)
 
 
+def test_a_reader_who_has_gone_interrupts_a_study(lab: Lab) -> None:
+    points = {WINDOW: [4, 8, 16, 32]}
+    with lab.start(points) as study:
+        assert study.stdout is not None
+        study.stdout.readline()
+        study.stdout.close()
+        assert study.wait(60) == 141
+    assert lab.summary["status"] == "interrupted"
+    assert lab.tune(points) == 0
+    assert lab.summary["status"] == "finished"
+
+
 def test_limits_that_no_setting_meets_make_no_profile(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.tune(SPACE, "objective=goodput", "objective.slo.ttft_s=0.0000001") == 1
     out, error = error_of(capsys)

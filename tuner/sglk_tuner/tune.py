@@ -72,6 +72,12 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
                 closing = session.run()
             except KeyboardInterrupt:
                 return _interrupted(session, study, display)
+            except OSError:
+                # Nobody can be shown how it goes; what was measured stays, and the same command goes on from there.
+                with suppress(RunError):
+                    study.close_ghosts()
+                    session.publish("interrupted")
+                raise
             except RunError:
                 # The cause is what the user has to know, not that the books suffer from it too.
                 with suppress(RunError):
@@ -107,9 +113,12 @@ def _interrupted(session: Session[Any], study: Study, display: Display) -> int:
 
 
 def _publish(session: Session[Any], display: Display, status: str) -> StudySummary:
-    """Show the study as it stands, then write it down: what was measured is seen even where no file can be written."""
-    display.result(result_table(session.summary(status)))
-    return session.publish(status)
+    """Show the study as it stands, and write it down: neither is kept from it by the other's trouble."""
+    try:
+        display.result(result_table(session.summary(status)))
+    finally:
+        summary = session.publish(status)
+    return summary
 
 
 def _save(config: TuneConfig, found: Finding, display: Display) -> str | None:
