@@ -16,23 +16,13 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self._state = bytearray(num_pages)
-        self._count = [num_pages, 0, 0]
         self._cursor = 0
-
-    @property
-    def free_pages(self) -> int:
+        self.free_pages = num_pages
         """Pages that nobody uses."""
-        return self._count[FREE]
-
-    @property
-    def held_pages(self) -> int:
+        self.held_pages = 0
         """Pages that belong to one live request each."""
-        return self._count[HELD]
-
-    @property
-    def cached_pages(self) -> int:
+        self.cached_pages = 0
         """Pages that belong to the prefix cache, in use by live requests or not."""
-        return self._count[CACHED]
 
     @property
     def num_tokens(self) -> int:
@@ -55,6 +45,8 @@ class PagePool:
         assert count <= self.free_pages, f"{count} pages wanted, {self.free_pages} free"
         pages = self._find(count, self._cursor if after is None else after + 1)
         self._move(pages, FREE, HELD)
+        self.free_pages -= count
+        self.held_pages += count
         return pages
 
     def take(self, after: int) -> int:
@@ -66,21 +58,27 @@ class PagePool:
                 page = state.find(FREE)
             self._cursor = page + 1
         state[page] = HELD
-        self._count[FREE] -= 1
-        self._count[HELD] += 1
+        self.free_pages -= 1
+        self.held_pages += 1
         return page
 
     def adopt(self, pages: Sequence[int]) -> None:
         """Make the prefix cache the owner of `pages`, which a request held."""
         self._move(pages, HELD, CACHED)
+        self.held_pages -= len(pages)
+        self.cached_pages += len(pages)
 
     def free(self, pages: Sequence[int]) -> None:
         """Give pages back that a request held."""
         self._move(pages, HELD, FREE)
+        self.held_pages -= len(pages)
+        self.free_pages += len(pages)
 
     def evict(self, pages: Sequence[int]) -> None:
         """Give pages back that the prefix cache owned."""
         self._move(pages, CACHED, FREE)
+        self.cached_pages -= len(pages)
+        self.free_pages += len(pages)
 
     def _find(self, count: int, start: int) -> list[int]:
         run = bytes(count)
@@ -108,5 +106,3 @@ class PagePool:
         for page in pages:
             assert state[page] == source, f"page {page} is in state {state[page]}, not {source}"
             state[page] = target
-        self._count[source] -= len(pages)
-        self._count[target] += len(pages)

@@ -156,8 +156,8 @@ class RadixCache:
 
     def dismantle(self) -> None:
         """Let go of all nodes, at the end: parents and children hold each other until the garbage is looked for."""
-        for node in [self.root, *self.nodes()]:
-            node.children, node.parent = {}, None
+        for node in self.nodes():
+            node.parent = None
         self._leaves.clear()
 
     def _worthwhile(self, length: int) -> int:
