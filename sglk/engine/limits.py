@@ -79,7 +79,8 @@ class Limits:
         if not ids:
             return
         try:
-            low, high = 0, int(np.maximum.reduce(np.frombuffer(array("I", ids), np.uintc)))
+            whole = ids if isinstance(ids, array) and ids.typecode == "I" else array("I", ids)
+            low, high = 0, int(np.maximum.reduce(np.frombuffer(whole, np.uintc)))
         except OverflowError:
             low, high = min(ids), max(ids)
         if low < 0 or high >= self.vocab_size:
@@ -137,15 +138,20 @@ def _check_types(sampling: SamplingParams) -> None:
         _check_numbers(sampling)
     if not isinstance(sampling.ignore_eos, bool):
         raise _refuse("ignore_eos", sampling.ignore_eos, "True or False")
+    if (sampling.stop, sampling.stop_token_ids, sampling.logit_bias) != ((), (), ()):
+        _check_lists(sampling)
+    grammar = sampling.grammar
+    if grammar is not None and not (isinstance(grammar, Grammar) and isinstance(grammar.text, str)):
+        raise _refuse("grammar", grammar, "a Grammar with its text")
+
+
+def _check_lists(sampling: SamplingParams) -> None:
     if not _is_list(sampling.stop, lambda text: isinstance(text, str)):
         raise _refuse("stop", sampling.stop, "a list of strings")
     if not _is_list(sampling.stop_token_ids, _is_integer):
         raise _refuse("stop_token_ids", sampling.stop_token_ids, "a list of token ids")
     if not _is_list(sampling.logit_bias, _is_bias):
         raise _refuse("logit_bias", sampling.logit_bias, "a list of pairs of a token id and a number")
-    grammar = sampling.grammar
-    if grammar is not None and not (isinstance(grammar, Grammar) and isinstance(grammar.text, str)):
-        raise _refuse("grammar", grammar, "a Grammar with its text")
 
 
 def _check_numbers(sampling: SamplingParams) -> None:
@@ -197,6 +203,8 @@ def _check_penalties(sampling: SamplingParams) -> None:
             raise _refuse(name, getattr(sampling, name), "-2 to 2")
     if not 0 < sampling.repetition_penalty <= 2:
         raise _refuse("repetition_penalty", sampling.repetition_penalty, "above 0 and at most 2")
+    if not sampling.logit_bias:
+        return
     for token, bias in sampling.logit_bias:
         if not -100 <= bias <= 100:
             raise _refuse("logit_bias", {token: bias}, "biases from -100 to 100")
