@@ -12,7 +12,7 @@ MAX_ENDS = 20_000
 """Ends that are remembered at most, the latest ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """How one request ended, with its latencies in seconds; None where it has none."""
 

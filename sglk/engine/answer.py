@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sglk.engine.detokenizer import Speller, detokenizer_for
-from sglk.engine.messages import Finish, GenerateRequest, Output, TokenLogprob
+from sglk.engine.messages import FULL, Finish, GenerateRequest, Output, TokenLogprob
 from sglk.engine.request import Request
 from sglk.engine.stop import StopStrings
 
@@ -43,7 +43,7 @@ class Answer:
         self._cached_tokens = request.cached_tokens
         prompt_logprobs = self._take_prompt_logprobs(request)
         if request.sampling.max_new_tokens == 0:
-            return replace(self._message((), "", Finish("length")), prompt_logprobs=prompt_logprobs)
+            return replace(self._message((), "", FULL), prompt_logprobs=prompt_logprobs)
         self._completion_tokens += 1
         output = self._message((request.tokens[-1],), self._new_text(request), request.finish)
         if request.logprob is None:

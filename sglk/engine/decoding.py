@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 
-from sglk.engine.messages import Finish
+from sglk.engine.messages import FULL
 from sglk.engine.request import Request
 
 Foretold = Callable[[Request, int], "array[int]"]
@@ -73,7 +73,7 @@ class Decoding(dict[str, Request]):
         self.steps += 1
         ended = list(self._ends.get(self.steps, {}).values())
         for request in ended:
-            request.finish = Finish("length")
+            request.finish = FULL
         return ended
 
     def growing(self, steps: int, page_size: int) -> list[Request]:

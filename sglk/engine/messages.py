@@ -107,6 +107,10 @@ class Finish:
     """Short reason of an `error` for which the request itself is to blame."""
 
 
+FULL = Finish("length")
+"""Why most requests end: the answer has all its tokens."""
+
+
 # Not frozen, which takes three times as long to make: there is one for each token.
 @dataclass(slots=True)
 class Output:

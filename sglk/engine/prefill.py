@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections import Counter
 from dataclasses import dataclass, field
 
 from sglk.cache.radix import Key
@@ -28,7 +27,7 @@ class PrefillStep:
     scored: int = 0
     """Those that are in the step."""
     rows: list[BatchRow] = field(default_factory=list)
-    leads: Counter[Lead] = field(default_factory=Counter)
+    leads: dict[Lead, int] = field(default_factory=dict)
     """How many requests compute each of them."""
 
     @classmethod
@@ -58,7 +57,7 @@ class PrefillStep:
         self.budget -= len(row.input_ids)
         self.scored += len(row.scored)
         if lead is not None:
-            self.leads[lead] += 1
+            self.leads[lead] = self.leads.get(lead, 0) + 1
 
 
 def chunk_size(runtime: RuntimeConfig) -> int:

@@ -8,7 +8,7 @@ from sglk.cache.radix import Key
 from sglk.cache.table import PageTable
 from sglk.engine.batch import BatchRow, Scored
 from sglk.engine.logits import LogitRules
-from sglk.engine.messages import Finish, SamplingParams, TokenLogprob
+from sglk.engine.messages import FULL, Finish, SamplingParams, TokenLogprob
 from sglk.engine.prefill import Lead
 
 
@@ -124,4 +124,4 @@ class Request:
 
     def end_with(self, token: int) -> None:
         """Finish, since `token` is the last: it ends the answer, or there is room for no other."""
-        self.finish = Finish("stop", matched=token) if token in self.stop_ids else Finish("length")
+        self.finish = Finish("stop", matched=token) if token in self.stop_ids else FULL

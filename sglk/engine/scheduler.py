@@ -271,7 +271,7 @@ class Scheduler:
                 break
             cached = request.table.open(request.beginning(request.reusable))
             lead = self._lead(request, cached)
-            if lead is not None and step.leads[lead] * (len(lead) // WIDTH - cached) >= LEAD_TOKENS:
+            if lead in step.leads and step.leads[lead] * (len(lead) // WIDTH - cached) >= LEAD_TOKENS:
                 request.table.close()
                 passed_over += 1
                 continue
