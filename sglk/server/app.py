@@ -9,6 +9,7 @@ import sglk
 from sglk.server import (
     admin,
     advice,
+    api_page,
     chat,
     completions,
     dashboard,
@@ -46,6 +47,7 @@ ROUTERS = (
     groups.router,
     dashboard.router,
     advice.router,
+    api_page.router,
 )
 
 GATEWAY_ROUTERS = (
@@ -56,6 +58,7 @@ GATEWAY_ROUTERS = (
     groups.router,
     dashboard.router,
     advice.router,
+    api_page.router,
     proxy.router,
 )
 """The last one passes on what the others do not answer."""
@@ -75,6 +78,9 @@ def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
         title="sglk",
         version=sglk.__version__,
         description="OpenAI and native API of one served model.",
+        # FastAPI's own pages are put together from files of another site; ours is `sglk.server.api_page`.
+        docs_url=None,
+        redoc_url=None,
         # Newer FastAPI has its own, which it looks for with each request; sglk's is `sglk.server.tracing`.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )

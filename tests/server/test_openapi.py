@@ -1,6 +1,8 @@
 """The server keeps what its description promises, whatever is sent to it."""
 
+import html
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +44,19 @@ def test_every_reference_leads_to_a_schema(pair: Served) -> None:
     for path, operations in tree["paths"].items():
         for operation in operations.values():
             assert {"4XX", "5XX"} <= set(operation["responses"]), path
+
+
+def test_the_page_to_read_names_all_and_takes_nothing_from_elsewhere(pair: Served) -> None:
+    """Machines that serve often reach no other site."""
+    answer, tree = pair.get("/docs"), pair.get("/openapi.json").json()
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+    for path, operations in tree["paths"].items():
+        for method, operation in operations.items():
+            assert f"<b>{method.upper()}</b> <code>{path}</code>" in answer.text
+            assert html.escape(operation["description"]) in answer.text
+    for field in ("prompt</code>*", "stream_options.include_usage</code><", "sampling_params.max_new_tokens</code><"):
+        assert f"<code>{field}" in answer.text
+    assert re.findall(r'(?:src|href)="([^"]*)"', answer.text) == ["openapi.json", "dashboard"]
 
 
 @pytest.mark.slow
