@@ -27,9 +27,10 @@ inside the bound; a wrong factor, or sums in a narrower dtype, move all values."
 FEW = 64
 """Values below which their root mean square says little."""
 
-EXTRA_BOUNDS = {"w8a8": 3e-2, "w8a16": 0.0, "w4a16": 0.0, "fp8": 0.2}
+EXTRA_BOUNDS = {"w8a8": 3e-2, "w8a16": 0.0, "w4a16": 0.0, "fp8": 0.2, "int8 KV": 4e-4}
 """What comes on top where weights are quantised: an activation that falls to the other side of a rounding step (w8a8),
-activations that are rounded to e4m3, as a chip may (fp8)."""
+activations that are rounded to e4m3, as a chip may (fp8); and where keys and values in int8 are multiplied as integers,
+queries and weights of 16 bits, which is little beside what int8 has lost."""
 
 Outputs = Sequence[torch.Tensor]
 Arguments = Sequence[Any]
@@ -54,6 +55,12 @@ def w8a8_outputs(shape: Shape, arguments: Arguments, expected: Outputs, actual: 
 def fp8_outputs(shape: Shape, arguments: Arguments, expected: Outputs, actual: Outputs) -> str | None:
     """Demand numbers within the bound of e4m3 activations."""
     return close_outputs({**shape, "scheme": "fp8"}, arguments, expected, actual)
+
+
+def attention_outputs(shape: Shape, arguments: Arguments, expected: Outputs, actual: Outputs) -> str | None:
+    """Demand numbers within the bound of their dtype, and of keys and values in int8."""
+    scheme = "int8 KV" if shape["kv_dtype"] == "int8" else ""
+    return close_outputs({**shape, "scheme": scheme}, arguments, expected, actual)
 
 
 def routed_outputs(shape: Shape, arguments: Arguments, expected: Outputs, actual: Outputs) -> str | None:

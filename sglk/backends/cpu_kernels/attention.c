@@ -53,7 +53,7 @@ static void lay_queries(const struct tile *tile, size_t head, const struct pool 
 static void find_lines(const struct pool *pool, const struct tile *tile, const float *q, size_t first, size_t count,
                        size_t start, float *states, struct lines *lines) {
     size_t query = first / tile->group, head = first % tile->group;
-    lines->count = count, lines->scale = tile->scale, lines->whole = 1, lines->q = q + first * pool->filled;
+    lines->count = count, lines->scale = tile->scale * LOG2_E, lines->whole = 1, lines->q = q + first * pool->filled;
     for (size_t i = 0; i < count; i++) {
         const size_t seen = first_seen(tile, query), past = tile->position + query + 1;
         const size_t from = seen > start ? seen - start : 0, to = past > start ? past - start : 0;
@@ -114,8 +114,8 @@ static void add_part(float *total, const float *state, size_t filled) {
         return;
     }
     const float highest = total[filled] > state[filled] ? total[filled] : state[filled];
-    const float old = exponential(splat(total[filled] - highest))[0];
-    const float new = exponential(splat(state[filled] - highest))[0];
+    const float old = power_of_two(spread(total[filled] - highest))[0];
+    const float new = power_of_two(spread(state[filled] - highest))[0];
     for (size_t d = 0; d < filled; d += LANES)
         store(total + d, multiply_add(load(state + d), splat(new), load(total + d) * old));
     total[filled] = highest;

@@ -10,8 +10,8 @@
 /* Bytes of a token's numbers that are turned at a time. */
 #define SQUARE 32
 
-/* Whether queries meet keys in int8 as digits. */
-#if defined(__AVX512VNNI__) && WIDE == 16
+/* Whether queries and weights meet keys and values in int8 as digits. */
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__) && WIDE == 16
 #define HAVE_DIGITS 1
 #else
 #define HAVE_DIGITS 0
@@ -80,8 +80,9 @@ INLINE void ask(const char *from, size_t bytes) {
     for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
-/* Tokens [from, to) of a block of one head: keys [D, TOKENS] in fp32, or [D / 4, TOKENS] of four bytes, of which others
- * mean nothing; values each `offsets` from the first, filled up. */
+/* Tokens [from, to) of a block of one head: keys [D, TOKENS] in fp32, values each `offsets` from the first, filled up.
+ * For digits keys are [D / 4, TOKENS] of four numbers, and values [TOKENS / 4, D] of four tokens, filled up. What others
+ * have there means nothing. */
 struct block {
     size_t from, to;
     float *keys;
@@ -203,6 +204,34 @@ INLINE void widen_values(int kind, const struct pool *pool, struct ahead *ahead,
     ahead->values = NULL;
 }
 
+#if HAVE_DIGITS
+INLINE __m256i load_square(const char *from, size_t left) {
+    if (left >= SQUARE) return _mm256_loadu_si256((const __m256i *)from);
+    return _mm256_maskz_loadu_epi8((1u << left) - 1, from);
+}
+
+INLINE __m512i two_squares(const char *low, const char *high, size_t left) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load_square(low, left)), load_square(high, left), 1);
+}
+
+/* Put the values of four tokens side by side, number by number, filled up. */
+INLINE void turn_values(const struct pool *pool, const char *from, const size_t *places, int32_t *values) {
+    const __m512i low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    for (size_t t = 0; t < TOKENS; t += 4, places += 4)
+        for (size_t d = 0; d < pool->width; d += SQUARE) {
+            const size_t left = pool->width - d;
+            const __m512i a = two_squares(from + places[0] + d, from + places[1] + d, left);
+            const __m512i b = two_squares(from + places[2] + d, from + places[3] + d, left);
+            int32_t *to = values + t / 4 * pool->filled + d;
+            _mm512_storeu_si512(to, _mm512_shuffle_epi8(_mm512_permutex2var_epi32(a, low, b), bytes));
+            if (left > WIDE)
+                _mm512_storeu_si512(to + WIDE, _mm512_shuffle_epi8(_mm512_permutex2var_epi32(a, high, b), bytes));
+        }
+}
+#endif
+
 INLINE void read_scales(const float *from, const size_t *slots, size_t heads, float *scales) {
     for (size_t t = 0; t < TOKENS; t++) scales[t] = from[slots[t] * heads];
 }
@@ -214,6 +243,12 @@ INLINE void read_kind(int kind, const struct pool *pool, const struct places *pl
     const int turned = kind == INT8 && HAVE_DIGITS ? FP32 : kind;
     read_keys(turned, pool->keys + start, places->bytes, head_bytes(pool), block->keys);
     block->kind = kind, block->values = pool->values + start, block->offsets = places->bytes;
+#if HAVE_DIGITS
+    if (kind == INT8) {
+        turn_values(pool, block->values, places->bytes, (int32_t *)room);
+        block->values = (const char *)room;
+    } else
+#endif
     if (kind == E4M3 || kind == E5M2 || pool->width < pool->filled) widen_values(kind, pool, ahead, block, room);
     if (kind != INT8) return;
     read_scales(pool->key_scales + head, places->slots, pool->heads, block->key_scales);

@@ -32,7 +32,10 @@
     }
 #endif
 
-/* Of a line: weighted sums, filled up, then the maximum and the sum of exponentials, all in whole cache lines. */
+/* Powers of two cost less than those of e. */
+#define LOG2_E 1.44269504f
+
+/* Of a line: weighted sums, filled up, then the maximum and the sum of weights, all in whole cache lines. */
 INLINE size_t state_size(size_t filled) { return filled + 16; }
 
 /* Tokens of a block that a line sees. */
@@ -85,29 +88,34 @@ APART void score(struct lines *lines, const float *keys, size_t width, struct ah
     FOR_LINES(score_lines, lines->count, lines, keys, width, ahead)
 }
 
+#if HAVE_DIGITS
+INLINE void score_some(size_t count, struct lines *lines, const struct block *block, size_t width, struct ahead ahead) {
+    const struct digits q = digits_in((float *)lines->q, LINES, width);
+    if (count < LINES) {
+        score_digits(count, &q, 0, block, lines->scale, lines->scores, ahead);
+        return;
+    }
+    /* All at once need more registers than there are. */
+    score_digits(LINES / 2, &q, 0, block, lines->scale, lines->scores, ahead);
+    ahead.keys = NULL;
+    score_digits(LINES / 2, &q, LINES / 2, block, lines->scale, lines->scores, ahead);
+}
+#else
 INLINE void multiply_scores(struct lines *lines, const float *scales) {
     for (size_t i = 0; i < lines->count; i++)
         for (size_t t = 0; t < TOKENS; t += WIDE)
             store_wide(lines->scores[i] + t, load_wide(lines->scores[i] + t) * load_wide(scales + t));
 }
+#endif
 
 /* Scores of keys in int8. */
 APART void score_bytes(struct lines *lines, const struct block *block, size_t width, struct ahead ahead) {
 #if HAVE_DIGITS
-    const struct digits q = digits_in((float *)lines->q, LINES, width);
-    for (size_t first = 0; first < lines->count; first += DIGIT_LINES, ahead.keys = NULL) {
-        float(*scores)[TOKENS] = lines->scores + first;
-        switch (lines->count - first) {
-        case 1: score_digits(1, &q, first, block->keys, lines->scale, scores, ahead); break;
-        case 2: score_digits(2, &q, first, block->keys, lines->scale, scores, ahead); break;
-        case 3: score_digits(3, &q, first, block->keys, lines->scale, scores, ahead); break;
-        default: score_digits(4, &q, first, block->keys, lines->scale, scores, ahead);
-        }
-    }
+    FOR_LINES(score_some, lines->count, lines, block, width, ahead)
 #else
     score(lines, block->keys, width, ahead);
-#endif
     multiply_scores(lines, block->key_scales);
+#endif
 }
 
 /* Write a value over the scores of tokens that a line does not see. */
@@ -141,41 +149,71 @@ INLINE floats sum_of_each(const floats x[LANES]) {
     return (halves[0] + halves[2]) + (halves[1] + halves[3]);
 }
 
+/* Maxima and sums of each eighth of the tokens, whatever the width of registers in the same order. */
+INLINE floats largest_of(const wides x[VECTORS]) {
+#if WIDE == 16
+    const wides most = larger_wide(x[0], x[1]);
+    return larger(low_half(most), high_half(most));
+#else
+    return larger(larger(x[0], x[2]), larger(x[1], x[3]));
+#endif
+}
+
+INLINE floats sum_of(const wides x[VECTORS]) {
+#if WIDE == 16
+    const wides sum = x[0] + x[1];
+    return low_half(sum) + high_half(sum);
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
+}
+
 /* Turn scores into weights. What there is once for each line is side by side in a register. */
-APART void weigh(struct lines *lines, size_t filled) {
+INLINE void weigh_lines(size_t count, struct lines *lines, size_t filled) {
     floats rows[LANES], most = splat(0), sum = splat(0);
     float highest[LANES] __attribute__((aligned(32)));
     if (!lines->whole) hide(lines, -INFINITY);
 #pragma GCC unroll 8
     for (size_t i = 0; i < LANES; i++) {
         rows[i] = splat(0);
-        if (i >= LINES || i >= lines->count) continue;
+        if (i >= count) continue;
         most[i] = lines->states[i][filled], sum[i] = lines->states[i][filled + 1];
-        rows[i] = load(lines->scores[i]);
-        for (size_t t = LANES; t < TOKENS; t += LANES) rows[i] = larger(load(lines->scores[i] + t), rows[i]);
+        wides scores[VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) scores[v] = load_wide(lines->scores[i] + v * WIDE);
+        rows[i] = largest_of(scores);
     }
     const floats now = larger(largest_of_each(rows), most);
     store(highest, now);
-    store(lines->shrinks, exponential(most - now));
-    for (size_t i = 0; i < lines->count; i++)
+#if WIDE == 16
+    store(lines->shrinks, low_half(power_of_two(two_floats(most - now, most - now))));
+#else
+    store(lines->shrinks, power_of_two(most - now));
+#endif
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++) {
+        wides weights[VECTORS];
 #pragma GCC unroll 4
-        for (size_t t = 0; t < TOKENS; t += LANES)
-            store(lines->scores[i] + t, exponential(load(lines->scores[i] + t) - highest[i]));
+        for (size_t v = 0; v < VECTORS; v++) {
+            weights[v] = power_of_two(load_wide(lines->scores[i] + v * WIDE) - highest[i]);
+            store_wide(lines->scores[i] + v * WIDE, weights[v]);
+        }
+        rows[i] = sum_of(weights);
+    }
     if (!lines->whole) {
         hide(lines, 0);
-        for (size_t i = 0; i < lines->count; i++)
+        for (size_t i = 0; i < count; i++) {
             if (lines->sights[i].from >= lines->sights[i].to) lines->shrinks[i] = 1;
-    }
-#pragma GCC unroll 8
-    for (size_t i = 0; i < LINES; i++) {
-        if (i >= lines->count) continue;
-        rows[i] = load(lines->scores[i]);
-        for (size_t t = LANES; t < TOKENS; t += LANES) rows[i] += load(lines->scores[i] + t);
+            wides weights[VECTORS];
+            for (size_t v = 0; v < VECTORS; v++) weights[v] = load_wide(lines->scores[i] + v * WIDE);
+            rows[i] = sum_of(weights);
+        }
     }
     sum = sum * load(lines->shrinks) + sum_of_each(rows);
-    for (size_t i = 0; i < LINES; i++)
-        if (i < lines->count) lines->states[i][filled] = now[i], lines->states[i][filled + 1] = sum[i];
+    for (size_t i = 0; i < count; i++) lines->states[i][filled] = now[i], lines->states[i][filled + 1] = sum[i];
 }
+
+APART void weigh(struct lines *lines, size_t filled) { FOR_LINES(weigh_lines, lines->count, lines, filled) }
 
 /* Shrink `vectors` registers of the sums of each line, from number d on, and add the values of the block. */
 INLINE void add_values(int kind, size_t count, size_t vectors, struct lines *lines, const struct block *block, size_t d,
@@ -223,6 +261,54 @@ APART void add_all(struct lines *lines, const struct block *block, size_t filled
     }
 }
 
+#if HAVE_DIGITS
+INLINE void add_vectors(size_t count, size_t vectors, const struct lines *lines, const struct weights *weights,
+                        const struct block *block, size_t filled, size_t d, struct ahead ahead) {
+    if (count < LINES) {
+        add_weighted(count, 0, vectors, weights, lines->states, lines->shrinks, block->values, filled, d, ahead);
+        return;
+    }
+    add_weighted(LINES / 2, 0, vectors, weights, lines->states, lines->shrinks, block->values, filled, d, ahead);
+    ahead.values = NULL;
+    add_weighted(LINES / 2, LINES / 2, vectors, weights, lines->states, lines->shrinks, block->values, filled, d, ahead);
+}
+
+INLINE void add_some(size_t count, const struct lines *lines, const struct weights *weights, const struct block *block,
+                     size_t filled, struct ahead ahead) {
+    size_t d = 0;
+    for (; d + VECTORS * WIDE <= filled; d += VECTORS * WIDE, ahead.values = NULL)
+        add_vectors(count, VECTORS, lines, weights, block, filled, d, ahead);
+    if (d < filled) add_vectors(count, 1, lines, weights, block, filled, d, ahead);
+}
+
+APART void put_weights(struct lines *lines, const struct block *block, struct weights *weights) {
+    uint32_t seen[LINES];
+    for (size_t i = 0; i < lines->count; i++) {
+        const struct sight sight = lines->sights[i];
+        seen[i] = sight.from < sight.to ? (uint32_t)((1ull << sight.to) - (1ull << sight.from)) : 0;
+    }
+    lay_weights(lines->count, lines->scores, seen, block->value_scales, weights);
+}
+
+APART void add_digits(struct lines *lines, const struct weights *weights, const struct block *block, size_t filled,
+                      struct ahead ahead) {
+    FOR_LINES(add_some, lines->count, lines, weights, block, filled, ahead)
+}
+#endif
+
+/* Add values in int8. */
+static void add_bytes(struct lines *lines, const struct block *block, size_t filled, struct ahead ahead) {
+#if HAVE_DIGITS
+    struct weights weights;
+    put_weights(lines, block, &weights);
+    add_digits(lines, &weights, block, filled, ahead);
+#else
+    multiply_scores(lines, block->value_scales);
+    if (!lines->whole) hide(lines, 0);
+    add_all(lines, block, filled, ahead);
+#endif
+}
+
 /* Whether a line does not see all tokens of a block. */
 static int sees_less(const struct lines *lines, const struct block *block) {
     for (size_t i = 0; i < lines->count; i++)
@@ -261,13 +347,13 @@ static void meet(struct lines *lines, const struct pool *pool, const struct bloc
         score(lines, block->keys, pool->width, ahead);
     weigh(lines, pool->filled);
     if (pool->kind == INT8) {
-        multiply_scores(lines, block->value_scales);
-        if (!lines->whole) hide(lines, 0);
-    } else if (!lines->whole && sees_less(lines, block) && !all_finite(block, pool->filled)) {
-        add_seen(lines, block, pool->filled);
+        add_bytes(lines, block, pool->filled, ahead);
         return;
     }
-    add_all(lines, block, pool->filled, ahead);
+    if (!lines->whole && sees_less(lines, block) && !all_finite(block, pool->filled))
+        add_seen(lines, block, pool->filled);
+    else
+        add_all(lines, block, pool->filled, ahead);
 }
 
 #endif

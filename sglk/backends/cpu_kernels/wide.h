@@ -26,6 +26,13 @@ INLINE wide_ints load_wide_bytes(const uint8_t *from) {
     return (wide_ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
 }
 
+/* a < b ? b : a, which is b where one of them is NaN. */
+INLINE wides larger_wide(wides a, wides b) { return (wides)_mm512_max_ps((__m512)a, (__m512)b); }
+
+INLINE floats low_half(wides x) { return (floats)_mm512_castps512_ps256((__m512)x); }
+
+INLINE floats high_half(wides x) { return (floats)_mm512_extractf32x8_ps((__m512)x, 1); }
+
 #ifdef __AVX512VNNI__
 /* Add products of four unsigned with four signed bytes. Told so by itself, the compiler moves every sum to and fro. */
 INLINE void add_dots(__m512i *sums, __m512i unsigned_bytes, __m512i signed_bytes) {
@@ -69,6 +76,8 @@ INLINE void store_wide(float *to, wides value) { store(to, value); }
 
 INLINE wides multiply_add_wide(wides a, wides b, wides c) { return multiply_add(a, b, c); }
 
+INLINE wides larger_wide(wides a, wides b) { return larger(a, b); }
+
 INLINE wide_ints load_wide_bytes(const uint8_t *from) { return load_bytes(from); }
 
 INLINE wides load_wide_kind(const void *from, size_t at, int kind) { return load_kind(from, at, kind); }
@@ -78,5 +87,21 @@ INLINE wides low_numbers(wide_ints bytes) { return to_floats(bytes & 15); }
 
 INLINE wides high_numbers(wide_ints bytes) { return to_floats(bytes >> 4); }
 #endif
+
+/* 2^x of numbers up to 0, within 1 unit in the last place; NaN stays NaN, and below -125.5 all are as there. The
+ * polynomial has the least relative error within 0.5 of 0, 2^-28.5. */
+INLINE wides power_of_two(wides x) {
+    x = larger_wide(spread(-125.5f), x);
+    /* A sum with it ends with x as an integer, and 127 more: the exponent. */
+    const wides magic = spread(0x1.8p23f + 127);
+    const wides shifted = x + magic, rest = x - (shifted - magic);
+    wides p = multiply_add_wide(spread(1.55947576e-4f), rest, spread(1.34066745e-3f));
+    p = multiply_add_wide(p, rest, spread(9.61769261e-3f));
+    p = multiply_add_wide(p, rest, spread(5.55031047e-2f));
+    p = multiply_add_wide(p, rest, spread(0.240226528f));
+    p = multiply_add_wide(p, rest, spread(0.693147215f));
+    p = multiply_add_wide(p, rest, spread(1));
+    return p * (wides)((wide_ints)shifted << 23);
+}
 
 #endif
