@@ -23,6 +23,7 @@ arguments
   FILE ...                      what `curl -s URL/metrics` gave, one or several times, oldest first
 
 flags
+  --url URL                     the same server, as `sglk traffic` takes it
   --key KEY                     the server's admin key; $SGLK_ADMIN_API_KEY unless given
   --cacert FILE                 PEM file of the certificate to trust, such as the server's own self-signed one
   --json                        a list of {rule, group, cause, evidence, command}
@@ -40,10 +41,10 @@ def run(arguments: Sequence[str]) -> int:
         print(_USAGE)
         return 0
     options, words = _options(flags.arguments)
-    words = words or ["http://127.0.0.1:8000"]
     unknown = [word for word in words if word.startswith("-")]
     if unknown:
         raise ConfigError(f"flag {unknown[0]!r} is unknown; see `sglk advise --help`")
+    words = [options["--url"], *words] if "--url" in options else words or ["http://127.0.0.1:8000"]
     found = _from_server(words, options) if words[0].startswith(("http://", "https://")) else _from_files(words)
     if "--json" in flags.switches:
         print(json.dumps(found, indent=2))
@@ -61,7 +62,7 @@ def _options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     words, rest = iter(arguments), []
     for word in words:
         flag, equals, value = word.partition("=")
-        if flag not in ("--key", "--cacert"):
+        if flag not in ("--url", "--key", "--cacert"):
             rest.append(word)
         elif not (given := value if equals else next(words, "")):
             raise ConfigError(f"{flag} needs a value; see `sglk advise --help`")

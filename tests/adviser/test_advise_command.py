@@ -54,7 +54,8 @@ def test_a_key_is_taken_as_flag_or_from_the_environment(
     with serving(server={"admin_api_key": "secret"}) as served:
         assert main(["advise", served.url]) == 2
         assert main(["advise", served.url, "--key", "secret"]) == 0
-        assert main(["advise", "--key=secret", served.url]) == 0
+        assert main(["advise", "--key=secret", "--url", served.url]) == 0
+        assert main(["advise", "--url", served.url, served.url]) == 2
         monkeypatch.setenv("SGLK_ADMIN_API_KEY", "secret")
         assert main(["advise", served.url]) == 0
         assert main(["advise", served.url, "--key"]) == 2
