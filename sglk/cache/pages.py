@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 FREE, HELD, CACHED = 0, 1, 2
 
+_HELD = bytes([HELD])
+
 
 class PagePool:
     """Account of a fixed number of KV pages; each is free, held by one request, or owned by the prefix cache.
@@ -43,8 +45,13 @@ class PagePool:
         The caller makes sure that there are enough.
         """
         assert count <= self.free_pages, f"{count} pages wanted, {self.free_pages} free"
-        pages = self._find(count, self._cursor if after is None else after + 1)
-        self._move(pages, FREE, HELD)
+        first = self._find(count, self._cursor if after is None else after + 1)
+        if first < 0:
+            pages = self._scattered(count)
+            self._move(pages, FREE, HELD)
+        else:
+            pages = list(range(first, first + count))
+            self._state[first : first + count] = _HELD * count
         self.free_pages -= count
         self.held_pages += count
         return pages
@@ -80,18 +87,18 @@ class PagePool:
         self.cached_pages -= len(pages)
         self.free_pages += len(pages)
 
-    def _find(self, count: int, start: int) -> list[int]:
+    def _find(self, count: int, start: int) -> int:
+        """Return the first of `count` free pages in a row, best from `start` on; -1 where there are none."""
         run = bytes(count)
         if self._state.startswith(run, start):
-            return list(range(start, start + count))
+            return start
         first = self._state.find(run, self._cursor)
         if first < 0:
             first = self._state.find(run)
-        if first < 0:
-            return self._scattered(count)
-        # The search goes on where it ended: what lies before is taken, more often than not.
-        self._cursor = first + count
-        return list(range(first, first + count))
+        if first >= 0:
+            # The search goes on where it ended: what lies before is taken, more often than not.
+            self._cursor = first + count
+        return first
 
     def _scattered(self, count: int) -> list[int]:
         pages: list[int] = []

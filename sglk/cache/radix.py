@@ -101,9 +101,9 @@ class RadixCache:
         key = key[: full * self._page_bytes]
         prefix = self._walk(key, above or self.root, known)
         found = known + len(prefix.pages)
-        twice = [own for own, kept in zip(pages[known:found], prefix.pages, strict=True) if own != kept]
-        if twice:
-            self.pool.free(twice)
+        if prefix.pages:
+            twice = zip(pages[known:found], prefix.pages, strict=True)
+            self.pool.free([own for own, kept in twice if own != kept])
         if found == full:
             return prefix
         fresh = list(pages[found:full])
@@ -233,7 +233,8 @@ class RadixCache:
         self.evicted_pages += len(gone)
         self.version += 1
         if kept:
-            leaf.key, leaf.pages = leaf.key[: kept * self._page_bytes], leaf.pages[:kept]
+            leaf.key = leaf.key[: kept * self._page_bytes]
+            del leaf.pages[kept:]
             self._enqueue(leaf)
         else:
             self._detach(leaf)
