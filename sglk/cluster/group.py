@@ -91,7 +91,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         """Whether a request should be sent to it now."""
-        return self.alive and self.breaker.admits
+        return self.state == "serving" and self.engine.is_alive and self.breaker.admits
 
 
 class DeviceGroup:

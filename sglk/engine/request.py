@@ -11,6 +11,8 @@ from sglk.engine.logits import LogitRules
 from sglk.engine.messages import FULL, Finish, SamplingParams, TokenLogprob
 from sglk.engine.prefill import Lead
 
+_NONE = range(0)
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -98,14 +100,15 @@ class Request:
         """Positions whose logits are still needed, for the logprob of the prompt token after each."""
         start = self.sampling.prompt_logprobs_start
         if start is None:
-            return range(0)
+            return _NONE
         return range(start + len(self.prompt_logprobs), len(self.prompt_ids) - 1)
 
     @property
     def reusable(self) -> int:
         """Leading tokens whose KV may come from the prefix cache: all before the first whose logits are needed."""
         # Those of the last token are needed always, to sample the next one.
-        return self.unscored.start if self.unscored else len(self.tokens) - 1
+        unscored = self.unscored
+        return unscored.start if unscored else len(self.tokens) - 1
 
     def take(self, result: Scored) -> bool:
         """Take what a step computed where logprobs are asked for; return whether there is a new token."""

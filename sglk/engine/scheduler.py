@@ -331,7 +331,7 @@ class Scheduler:
             self.decoding.join(request)
         else:
             self._prefilling = request
-        end = request.computed + size
+        end, unscored = request.computed + size, request.unscored
         return BatchRow(
             request_id=request.request_id,
             input_ids=request.tokens[request.computed : end],
@@ -343,7 +343,7 @@ class Scheduler:
             samples=last,
             tokens=request.tokens,
             rules=request.rules,
-            scored=range(request.unscored.start, min(end, request.unscored.stop)),
+            scored=range(unscored.start, min(end, unscored.stop)) if unscored else unscored,
         )
 
     def _decode_rows(self) -> list[BatchRow]:
