@@ -110,7 +110,7 @@ class VirtualDeployment:
         device = PlannedDevice(spec.vocab_size, spec.max_position_embeddings, found.kv_tokens)
         cost = cost_model(config.config, self._calibration)
         core = Core.build(device, runtime, frozenset())
-        engine = VirtualEngine(config.name, core, cost.step_s, self.clock, self.times)
+        engine = VirtualEngine(config.name, core, cost.step_s, self.clock, self.times, host=cost.host)
         return VirtualReplica(config.name, config.group.name, plan, cost, engine)
 
     def _groups(self, configs: Sequence[ReplicaConfig], settings: RouterConfig) -> list[DeviceGroup]:

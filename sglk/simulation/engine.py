@@ -9,6 +9,7 @@ from sglk.engine.batch import Batch
 from sglk.engine.core import Core
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.engine.request import Request
+from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.shape import StepShape, drawn, shared_pages
 from sglk.simulation.clock import VirtualClock
 from sglk.simulation.times import StepTimes, TokenTimes
@@ -51,19 +52,21 @@ class VirtualEngine:
         clock: VirtualClock,
         times: dict[str, TokenTimes],
         on_batch: OnBatch | None = None,
+        host: HostTime | None = None,
     ) -> None:
-        """Outputs carry `name`; `times` may be shared by engines.
+        """Outputs carry `name`; `times` may be shared by engines; `host` is what `step_s` has for the host's part.
 
         `on_batch` is called with every batch, and makes the engine go through steps one by one that it would pass over.
         """
         self.name = name
         self.core = core
         self.busy_s = 0.0
-        """Seconds spent in steps."""
+        """Seconds spent in steps, the host's part of them too."""
         self.peak_tokens = 0
         """Most KV tokens that live requests have held at a time."""
         self._step_s = step_s
         self._on_batch = on_batch
+        self._host = host or HostTime()
         self._clock = clock
         self._times = times
         self._counters = EngineStats()
@@ -102,10 +105,12 @@ class VirtualEngine:
 
     def stats(self) -> EngineStats:
         """Return gauges and counters as of now."""
-        core, live = self.core, len(self._answers)
+        core, live, counters = self.core, len(self._answers), self._counters
         running = min(core.scheduler.num_running, live)
+        host_s = counters.steps * self._host.step_s + counters.generated_tokens * self._host.row_s
         return replace(
-            core.add_counters(self._counters),
+            core.add_counters(counters),
+            busy_s=self.busy_s - host_s,
             running_requests=running,
             queued_requests=live - running,
             kv_capacity_tokens=core.pool.num_tokens,

@@ -30,6 +30,7 @@ _COUNTERS = {
     "cached_prompt_tokens": "cached_prompt_tokens",
     "generated_tokens": "generated_tokens",
     "engine_steps": "steps",
+    "engine_busy_seconds": "busy_s",
     "retractions": "retractions",
     "evicted_tokens": "evicted_tokens",
 }

@@ -62,6 +62,14 @@ def test_the_engine_s_counters_have_the_names_that_a_server_s_have() -> None:
     assert set(simulated().engine_stats) - {"cache_hit_rate"} <= served
 
 
+def test_an_engine_is_busy_for_the_share_that_is_shown() -> None:
+    record = simulated("workload.arrival=poisson", "workload.rate=20")
+    (group,) = record.simulated_groups or ()
+
+    assert 0 < group.busy_share < 1
+    assert record.engine_stats["engine_busy_seconds"] == pytest.approx(group.busy_share * record.duration_s, rel=1e-3)
+
+
 def test_the_same_seed_gives_the_same_record_to_the_byte() -> None:
     words = ("workload=chat", "workload.range_ratio=0.5")
     simulated(*words)

@@ -5,7 +5,7 @@ seconds = model.step_s(StepShape.of(batch, page_size))
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sglk.backends.sim_rates import Rates
@@ -14,6 +14,7 @@ from sglk.errors import ConfigError
 from sglk.planner.calibration.entries import Way, prices_of
 from sglk.planner.calibration.find import AUTO, Found, find_calibration
 from sglk.planner.calibration.record import ServingRecord
+from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.ops import Part
 from sglk.planner.cost.roofline import RooflinePrices, chip_rates
 from sglk.planner.cost.shape import StepShape
@@ -57,6 +58,8 @@ class CostModel:
     """For each token of its prompt."""
     delivery_s: float = 0.0
     """From the end of a step to the client: text, HTTP."""
+    host: HostTime = field(default_factory=HostTime)
+    """Part of a step that is the host's around it."""
 
     def step_s(self, shape: StepShape) -> float:
         """Return the seconds from the beginning of one step to that of the next, while there is work."""
@@ -96,4 +99,5 @@ def _calibrated(way: Way, found: Found) -> CostModel:
     entry = found.entry
     serving = entry.serving or ServingRecord()
     basis = Basis("calibration", str(found.path), entry.kind == "simulated", entry.error.median, found.notes)
-    return CostModel(prices_of(entry, way), basis, serving.arrival_s, serving.arrival_token_s, serving.delivery_s)
+    times = serving.arrival_s, serving.arrival_token_s, serving.delivery_s
+    return CostModel(prices_of(entry, way), basis, *times, serving.host)
