@@ -76,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _drop_output()
         return _fail(_system_error(error), _FAILED, "--debug" in words)
-    except Exception as error:  # noqa: BLE001 - the last resort: users never meet a traceback that they did not ask for
+    except SystemExit:
+        raise
+    # The last resort: users never meet a traceback that they did not ask for. A panic in Rust becomes no Exception.
+    except BaseException as error:  # noqa: BLE001
         text = " ".join(f"{type(error).__name__}: {error}".split())
         if is_out_of_memory(error):
             return _fail(f"too little memory: {text}; free some, or take a smaller model", _FAILED, "--debug" in words)

@@ -135,6 +135,7 @@ def run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
         (OSError(13, "Permission denied", "runs"), 1, "sglk: error: 'runs': Permission denied\n"),
         (RuntimeError("alloc: can't allocate memory"), 1, "sglk: error: too little memory: RuntimeError: alloc: can't"),
         (MemoryError(), 1, "sglk: error: too little memory: MemoryError:; free some, or take a smaller model\n"),
+        (BaseException("panic"), 70, "sglk: error: internal error: BaseException: panic; --debug shows where"),
         (ValueError("two\nlines"), 70, "sglk: error: internal error: ValueError: two lines; --debug shows where"),
     ],
 )

@@ -12,8 +12,8 @@ from typing import NoReturn
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(BaseException):
-    """A signal came; raised where the main thread just was."""
+class Stopped(KeyboardInterrupt):
+    """A signal came; raised where the main thread just was, in a plugin's code too, whose fault it is not."""
 
 
 @contextmanager

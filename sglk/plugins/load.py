@@ -39,9 +39,9 @@ def create_backend(name: str, **keywords: Any) -> Any:
     try:
         with nullcontext() if plugin.source == BUILT_IN else output_on_stderr():
             made = factory(**keywords)
-    except SglkError:
+    except (SglkError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise BackendError(f"backend {name!r} ({plugin.origin}) failed to start: {cause(error, plugin)}") from error
     if (why := unfit(made, own=plugin.source == BUILT_IN)) is not None:
         raise BackendError(f"backend {name!r} ({plugin.origin}) is refused: {why}")
@@ -68,8 +68,11 @@ def _load(plugin: Plugin) -> BackendFactory:
         log.info("loading %s from %s", where, plugin.value)
     try:
         factory = imported(plugin) if plugin.distribution is None else _contained(plugin, where)
-    # A vendor's module may raise anything while it loads its libraries, and SystemExit too: name it, do not die of it.
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    # A vendor's module may raise anything as it loads its libraries, SystemExit too, and what a panic in Rust becomes,
+    # which is no Exception: name it, do not die of it.
+    except BaseException as error:
         raise BackendError(f"{where} failed to load from {plugin.value!r}: {cause(error, plugin)}") from error
     if (why := misfit(factory, own=plugin.source == BUILT_IN)) is not None:
         raise BackendError(f"{where}: {plugin.value!r} is refused: {why}")
