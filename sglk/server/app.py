@@ -95,7 +95,7 @@ def create_app(deployment: Entry, on_end: OnEnd | None = None) -> FastAPI:
     # The last one added is the outermost: refusals for a missing key are counted too.
     local = is_loopback(server.host)
     app.add_middleware(BearerAuth, api_key=server.api_key, admin_api_key=server.admin_api_key, local=local)
-    app.add_middleware(SameOrigin, allowed=server.cors_origins, local=local)
+    app.add_middleware(SameOrigin, server=server)
     if server.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -4,6 +4,7 @@ import hmac
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sglk.config.schema import ServerConfig
 from sglk.errors import RequestError
 from sglk.server.errors import error_response
 from sglk.server.headers import header_of
@@ -16,6 +17,11 @@ EITHER_ROUTES = frozenset({"/dashboard/events"})
 
 ADMIN_ROUTES = ("/admin/", "/flush_cache", "/reset_prefix_cache")
 """Prefixes of the routes that take the admin key."""
+
+
+def takes_key(server: ServerConfig, path: str) -> bool:
+    """Return whether a request of `path` with a wrong key is refused."""
+    return server.api_key is not None or (server.admin_api_key is not None and path.startswith(ADMIN_ROUTES))
 
 
 class BearerAuth:

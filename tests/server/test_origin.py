@@ -33,6 +33,32 @@ def test_a_name_that_points_here_is_not_this_server(served: Served) -> None:
     error_of(served.client.post("/flush_cache", headers=headers), 403)
 
 
+BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/server_info", "/admin/groups", "/metrics", "/flush_cache"])
+def test_a_page_reads_nothing_by_a_name_that_was_pointed_here(served: Served, path: str) -> None:
+    """A browser sends no origin where a page reads from what is its own site by name."""
+    foreign = {**BROWSER, "host": "evil.example:8000"}
+    assert error_of(served.client.get(path, headers=foreign), 403)["code"] == "foreign_origin"
+    error_of(served.client.get(path, headers={**foreign, "authorization": "Bearer made-up"}), 403)
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "gpu-box:8000"):
+        assert served.client.get(path, headers={**BROWSER, "host": host}).status_code == 200, host
+    assert served.client.get(path, headers={"host": "api.example"}).status_code == 200, "through a proxy"
+    assert served.client.get("/dashboard", headers=foreign).status_code == 200
+
+
+def test_a_server_that_others_reach_has_any_name(allowing: Served) -> None:
+    headers = {**BROWSER, "host": "chat.example.com"}
+    assert allowing.client.get("/v1/models", headers=headers).status_code == 200, "the listed site's own name"
+    with serving(server={"api_key": "k"}) as served:
+        known = {**headers, "authorization": "Bearer k"}
+        assert served.client.get("/v1/models", headers=known).status_code == 200, "who has the key"
+        error_of(served.client.get("/v1/models", headers={**headers, "authorization": "Bearer x"}), 401)
+    with serving(server={"host": "0.0.0.0", "api_key": "k"}) as served:
+        assert served.client.get("/metrics", headers=headers).status_code == 200
+
+
 def test_the_servers_own_pages_and_other_clients_are_served(served: Served) -> None:
     assert served.client.post("/flush_cache", headers={"origin": served.url}).status_code == 200
     assert served.client.post("/flush_cache").status_code == 200
