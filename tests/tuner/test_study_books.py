@@ -158,7 +158,7 @@ def test_another_question_is_refused_entry_by_entry(tmp_path: Path) -> None:
     changed.workload.num_requests = 7
     changed.runtime.page_size = 32
     changed.search.space = {**SPACE, WINDOW: [4, 8, 12]}
-    with pytest.raises(RunError) as refusal, opened(changed):
+    with pytest.raises(ConfigError) as refusal, opened(changed):
         pass
     for difference in (
         "workload.num_requests: 64 -> 7",

@@ -102,7 +102,7 @@ def test_another_question_is_refused_with_the_difference(
 ) -> None:
     assert lab.tune({WINDOW: [4, 8]}, "search.n_trials=1") == 0
     starts = len(lab.events("start"))
-    assert lab.tune({WINDOW: [4, 8]}, change) == 1
+    assert lab.tune({WINDOW: [4, 8]}, change) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert named in error
@@ -329,7 +329,7 @@ def test_a_storage_of_the_user_s_own_is_used(lab: Lab) -> None:
 
 
 def test_a_storage_that_cannot_be_opened_is_one_line(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lab.tune({WINDOW: [4]}, "study.storage='nosuch://user:secret@host/db'") == 1
+    assert lab.tune({WINDOW: [4]}, "study.storage='nosuch://user:secret@host/db'") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "secret" not in error
@@ -355,7 +355,7 @@ def test_a_study_of_someone_else_is_left_alone(lab: Lab, capsys: pytest.CaptureF
     optuna.logging.disable_default_handler()
     study = optuna.create_study(storage=url, study_name="s", direction="maximize")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
-    assert lab.tune({WINDOW: [4]}, f"study.storage='{url}'") == 1
+    assert lab.tune({WINDOW: [4]}, f"study.storage='{url}'") == 2
     assert "sglk did not make" in capsys.readouterr().err
 
 

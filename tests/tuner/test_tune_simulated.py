@@ -46,7 +46,7 @@ def test_simulated_and_measured_trials_never_share_a_study(
     monkeypatch.chdir(tmp_path)
     assert main(["tune", *WORDS, "study.save_profile=false"]) == 0
     capsys.readouterr()
-    assert main(["tune", *WORDS, "study.save_profile=false", "study.simulate=false"]) == 1
+    assert main(["tune", *WORDS, "study.save_profile=false", "study.simulate=false"]) == 2
     assert "was made for something else (simulate: True -> None)" in capsys.readouterr().err
 
 

@@ -195,7 +195,7 @@ def open_study(
 ) -> Iterator[Study]:
     """Create or resume the study that `config` names and own it until the end of the block.
 
-    Raises RunError when another process runs it, and when it was made for something else.
+    Raises RunError when another process runs it or it cannot be read, ConfigError when it was made for something else.
     """
     name = study_name(config)
     folder = Path(config.study.directory) / name
@@ -234,7 +234,8 @@ def _load(books: Books, file: Path, name: str, goals: tuple[Goal, ...], config: 
             load_if_exists=True,
         )
     except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
-        raise RunError(f"cannot open the study storage {_without_password(books.url)!r}: {_reason(error)}") from error
+        kind = RunError if config.study.storage is None else ConfigError
+        raise kind(f"cannot open the study storage {_without_password(books.url)!r}: {_reason(error)}") from error
 
 
 def _storage_in(file: Path) -> RDBStorage:
@@ -267,12 +268,12 @@ def _claim(study: OptunaStudy, identity: Identity) -> None:
         )
     known = study.user_attrs.get(IDENTITY)
     if known is None and study.get_trials(deepcopy=False):
-        raise RunError(
+        raise ConfigError(
             f"the storage has a study {study.study_name!r} that sglk did not make; choose another study.name=..."
         )
     changes = differences(known, identity) if known is not None else []
     if changes:
-        raise RunError(
+        raise ConfigError(
             f"study {study.study_name!r} was made for something else ({'; '.join(changes)}); "
             "go back to that, or start a new study with study.name=..."
         )
