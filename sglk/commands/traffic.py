@@ -141,7 +141,12 @@ class Server:
             )
         # UnicodeError: a name such as `a..b`.
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise RunError(f"{self._url} does not answer ({error}); is a server running there?") from error
+            way_out = "is a server running there?"
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                way_out = "--cacert FILE trusts a certificate of your own"
+            elif isinstance(error, httpx.RemoteProtocolError) and self._url.startswith("http:"):
+                way_out = "perhaps it speaks https:// there"
+            raise RunError(f"{self._url} does not answer ({error}); {way_out}") from error
         if answer.status_code != 200:
             raise _refusal(self._url, answer)
         try:

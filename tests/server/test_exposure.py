@@ -109,7 +109,9 @@ def test_it_is_served_over_tls_and_its_traffic_moved(tmp_path: Path) -> None:
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{url.replace('https', 'http')}/health", trust_env=False)
         traffic = [sys.executable, "-m", "sglk", "traffic", "show", "--url", url]
-        assert b"certificate" in subprocess.run(traffic, capture_output=True, check=False).stderr
+        assert b"--cacert FILE trusts" in subprocess.run(traffic, capture_output=True, check=False).stderr
+        plain = [*traffic[:-1], url.replace("https", "http")]
+        assert b"https://" in subprocess.run(plain, capture_output=True, check=False).stderr
         shown = subprocess.run([*traffic, "--cacert", cert], capture_output=True, check=True).stdout
         assert b"group0" in shown
     finally:
