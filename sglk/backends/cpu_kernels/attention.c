@@ -76,26 +76,28 @@ static void meet_all(const struct pool *pool, const struct tile *tile, const flo
 }
 
 /* All lines of a tile of each of `count` heads from `head` on, over tokens [start, end) of their row, which are of one
- * part. The heads of a token are side by side: where all take turns, memory is read in order. */
+ * part; the part that comes next, up to `past`, is begun to be asked for. The heads of a token are side by side: where
+ * all take turns, memory is read in order. */
 static void attend_part(const struct pool *pool, const struct row *row, size_t head, size_t count,
-                        const struct tile *tile, size_t start, size_t end, float *states, float *room) {
+                        const struct tile *tile, size_t start, size_t end, size_t past, float *states, float *room) {
     const size_t lines = tile->queries * tile->group, size = state_size(pool->filled), seen = first_seen(tile, 0);
-    for (size_t line = 0; line < count * lines; line++) {
-        memset(states + line * size, 0, size * sizeof *states);
-        states[line * size + pool->filled] = -INFINITY;
-    }
-    float *q = room + 2 * TOKENS * pool->filled;
-    for (size_t h = 0; h < count; h++) lay_queries(tile, h, pool, lines, q + h * whole_lines(lines) * pool->filled);
     if (seen > start) start = seen;
     struct block block;
     struct places places[2];
     const size_t bytes = head_bytes(pool);
     size_t own = 0;
     find_places(pool, row, start / TOKENS * TOKENS, start, end, &places[own]);
+    ask_all(pool, &places[own], head * bytes, count * bytes);
+    for (size_t line = 0; line < count * lines; line++) {
+        memset(states + line * size, 0, size * sizeof *states);
+        states[line * size + pool->filled] = -INFINITY;
+    }
+    float *q = room + 2 * TOKENS * pool->filled;
+    for (size_t h = 0; h < count; h++) lay_queries(tile, h, pool, lines, q + h * whole_lines(lines) * pool->filled);
     for (size_t at = start / TOKENS * TOKENS; at < end; at += TOKENS, own = !own) {
         const size_t from = at > start ? at : start, to = at + TOKENS < end ? at + TOKENS : end;
-        const int more = at + TOKENS < end;
-        if (more) find_places(pool, row, at + TOKENS, at + TOKENS, end, &places[!own]);
+        const int more = at + TOKENS < past;
+        if (more) find_places(pool, row, at + TOKENS, at + TOKENS, past, &places[!own]);
         for (size_t h = 0; h < count; h++) {
             struct ahead ahead = {&places[!own], NULL, NULL, count, bytes, h * TOKENS / count, h * TOKENS % count};
             if (more) ahead.keys = pool->keys + head * bytes, ahead.values = pool->values + head * bytes;
@@ -155,7 +157,7 @@ static void decode_share(const void *of, size_t task, size_t worker) {
     float *own = job->states + ((b * parts + part) * heads + head * group) * size;
     float *room = job->room + worker * room_size(&job->pool, job->together, group);
     if (start < length)
-        attend_part(&job->pool, &row, head, job->together, &tile, start, end, own, room);
+        attend_part(&job->pool, &row, head, job->together, &tile, start, end, length, own, room);
     else
         for (size_t g = 0; g < job->together * group; g++) own[g * size + job->pool.filled + 1] = 0;
 }
@@ -197,7 +199,7 @@ static void attend_tile(const struct pool *pool, const struct row *row, size_t h
     float *part = states + lines * size;
     for (size_t line = 0; line < lines; line++) states[line * size + pool->filled + 1] = 0;
     for (size_t start = first_seen(tile, 0) / PART * PART; start < end; start += PART) {
-        attend_part(pool, row, head, 1, tile, start, start + PART < end ? start + PART : end, part, room);
+        attend_part(pool, row, head, 1, tile, start, start + PART < end ? start + PART : end, end, part, room);
         for (size_t line = 0; line < lines; line++) add_part(states + line * size, part + line * size, pool->filled);
     }
     for (size_t line = 0; line < lines; line++) {
