@@ -165,6 +165,19 @@ def test_a_head_that_is_too_long_gets_400_and_no_more(parsed: Served, head: byte
     assert parsed.client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/health"])
+def test_a_connection_outlives_a_request_whose_body_nobody_wants(parsed: Served, path: str) -> None:
+    """Clients that send head and body apart would lose the next request with it."""
+    host, _, port = parsed.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        for _ in range(2):
+            client.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n".encode())
+            assert client.recv(65536).startswith(b"HTTP/1.1 40")
+            client.sendall(b'{"prompt":' + b" " * 9 + b"}")
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 def test_heads_and_bodies_up_to_their_limits_pass(parsed: Served) -> None:
     assert parsed.client.get("/health", headers={"a": "x" * 60_000}).status_code == 200
     assert parsed.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "user": "y" * 300_000}).status_code == 200
