@@ -150,7 +150,7 @@ def _options_text(group: str, option: str, search: SearchPath) -> str:
 
 def _setting(key: str, override: Override, raw: str, command: str) -> str:
     known = lookup(ROOTS[command], key)
-    if key == "profile" or key.startswith("profile."):
+    if _is_of_profile_files(key):
         raise ConfigError(
             f"{key!r} is read from profile files; write profiles=chip/model or profiles=none to choose one"
         )
@@ -189,6 +189,10 @@ def _entry(key: str, raw: str, root: type) -> str:
     return f"++{node}={raw}"
 
 
+def _is_of_profile_files(key: str) -> bool:
+    return key == "profile" or key.startswith("profile.")
+
+
 def _require_known(key: str, command: str) -> None:
     passes = any(key.startswith(f"{node}.") for node in PASS_THROUGH)
     if not passes and key not in GROUPS[command] and lookup(ROOTS[command], key) is None:
@@ -196,7 +200,7 @@ def _require_known(key: str, command: str) -> None:
 
 
 def _did_you_mean(word: str, command: str) -> str:
-    known = [*keys(ROOTS[command]), *GROUPS[command]]
+    known = [path for path in (*keys(ROOTS[command]), *GROUPS[command]) if not _is_of_profile_files(path)]
     if close := difflib.get_close_matches(word, known, n=1, cutoff=0.75):
         return f"; did you mean {close[0]!r}?"
     owners = [name for name, root in ROOTS.items() if word in GROUPS[name] or lookup(root, word) is not None]

@@ -104,6 +104,10 @@ def test_flags_in_the_gnu_style_get_the_override_to_type(words: list[str], overr
     assert override in refusal("serve", *words)
 
 
+def test_no_key_is_suggested_that_nobody_may_type() -> None:
+    assert refusal("tune", "study.objectives=[a]") == "unknown key 'study.objectives'; did you mean 'objective'?"
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
