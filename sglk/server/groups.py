@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,6 +19,7 @@ from sglk.cluster.weights import Weights
 from sglk.errors import RequestError
 from sglk.server.body import Body, body_schema, read_body, read_object
 from sglk.server.entry import Entry, entry_of
+from sglk.server.orders import Order
 
 DRAIN_TIMEOUT_S = 60.0
 """How long running requests may take to finish when the caller does not say."""
@@ -92,12 +94,14 @@ async def rollback(request: Request) -> dict[str, Any]:
 async def drain(request: Request, name: str) -> dict[str, Any]:
     """Send no new request to a group from now on; what still runs after `timeout_s` ends with an error.
 
-    Draining the last group that takes requests is refused (409) unless `force`.
+    Draining the last group that takes requests is refused (409) unless `force`. The same order again changes nothing;
+    with another `timeout_s`, time begins anew.
     """
     body = await _read_or(request, DrainBody)
     deployment = entry_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
-    deployment.orders.give(name, _finish_drain(deployment, name, body.timeout_s))
+    work = partial(_finish_drain, deployment, name, body.timeout_s)
+    deployment.orders.give(name, Order("drain", body.timeout_s), work)
     return describe_group(deployment, group)
 
 
@@ -116,7 +120,8 @@ async def restart(request: Request, name: str) -> dict[str, Any]:
     body = await _read_or(request, DrainBody)
     deployment = entry_of(request)
     group = deployment.fleet.router.drain(name, force=body.force)
-    deployment.orders.give(name, _drain_and_restart(deployment, name, body.timeout_s))
+    work = partial(_drain_and_restart, deployment, name, body.timeout_s)
+    deployment.orders.give(name, Order("restart", body.timeout_s), work)
     return describe_group(deployment, group)
 
 
