@@ -258,7 +258,7 @@ class Engine(RunnerFacts):
                 self._step()
             reason = "the engine is shut down"
         # Whatever it is, nobody may wait for a dead engine.
-        except Exception as error:
+        except BaseException as error:
             logger.exception("the engine died")
             self.failure = reason = f"the engine died: {describe(error)}"
         self._inbox.close(reason)

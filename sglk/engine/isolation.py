@@ -25,10 +25,11 @@ def run_rows(runner: Runner, batch: Batch, meanwhile: Callable[[], None] = lambd
         meanwhile()
         with about(batch.rows):
             results = wait()
-    except RunnerLost:
+    except (RunnerLost, KeyboardInterrupt):
         raise
-    # The device, the driver and every op can raise anything; SystemExit would end the engine's thread without a word.
-    except (Exception, SystemExit) as error:
+    # The device, the driver and every op can raise anything: SystemExit would end the engine's thread without a word,
+    # and so would what a panic in Rust becomes, which is no Exception.
+    except BaseException as error:
         with about(batch.rows):
             logger.exception("a step of %d rows failed", len(batch.rows))
         failure = RowFailure(describe(error), device=not is_out_of_memory(error))
@@ -51,9 +52,9 @@ def _with_reasons(runner: Runner, batch: Batch, results: list[RowResult | None])
         try:
             for index, failure in zip(failed, runner.diagnose(batch, failed), strict=True):
                 results[index] = failure
-        except RunnerLost:
+        except (RunnerLost, KeyboardInterrupt):
             raise
         # The rows have failed as it is, and the others have their tokens.
-        except (Exception, SystemExit):
+        except BaseException:
             logger.exception("it could not be found out which op is to blame")
     return results

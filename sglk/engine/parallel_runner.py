@@ -207,14 +207,14 @@ class _Outcome(Generic[T]):
     """What came of an attempt: one value, or an error."""
 
     values: tuple[T, ...] = ()
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 def _attempt(act: Callable[[], T]) -> _Outcome[T]:
     try:
         return _Outcome((act(),))
-    except (RanksLost, RunnerLost):
+    except (RanksLost, RunnerLost, KeyboardInterrupt):
         raise
     # Not lost: it is raised when all ranks have answered.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         return _Outcome(error=error)

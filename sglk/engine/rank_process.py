@@ -42,14 +42,16 @@ def serve(connection: Any) -> None:
             else:
                 value = _call(part, message)
             failure = None
+        except KeyboardInterrupt:
+            raise
         # The device, the driver and every op can raise anything; whoever asked gets to know.
-        except Exception as error:
+        except BaseException as error:
             logger.exception("%s failed", type(message).__name__)
             value, failure = None, failure_of(error)
         connection.send(Reply(value, failure, part.peak_memory_bytes() if part else 0))
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Return what another process can be told of `error`."""
     return Failure(type(error).__name__, in_words(error), lost=isinstance(error, RanksLost))
 

@@ -63,9 +63,9 @@ class RankRunner:
             result = compute(batch)
             self.ranks.check()
             return result
-        except RanksLost:
+        except (RanksLost, KeyboardInterrupt):
             raise
-        except Exception:
+        except BaseException:
             self._catch_up(batch.num_tokens)
             raise
 
@@ -76,9 +76,9 @@ class RankRunner:
     def _catch_up(self, num_tokens: int) -> None:
         try:
             self.runner.backend.execute_runnable(lambda: self._bring_nothing(num_tokens))
-        except RanksLost:
+        except (RanksLost, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise RanksLost(f"rank {self.ranks.rank} failed and cannot catch up: {error}") from error
 
     def _bring_nothing(self, num_tokens: int) -> None:

@@ -92,8 +92,10 @@ def _timed_if_it_fits(op: ModelOp, config: OpsConfig, backend: DeviceBackend) ->
             return _timed(op, config, backend)
         except CapacityError as error:
             obstacle = str(error)
+        except KeyboardInterrupt:
+            raise
         # A vendor's op may raise anything; the others can be timed.
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             obstacle = f"{backend.ops.select(OPS[op.case.op], **op.case.traits).choice.provider} {raised(error)}"
     return Unmeasured(op.case.op, dict(op.case.shape), obstacle)
 

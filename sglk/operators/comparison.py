@@ -21,8 +21,10 @@ def mismatch(case: OpCase, implementation: Implementation[Any, Any], backend: De
     expected = reference_outputs(OPS[case.op].reference, arguments, recipe.in_place, recipe.widen)
     try:
         actual = implementation_outputs(implementation, arguments, recipe.in_place, backend)
-    # A vendor's op may raise anything, SystemExit too, and that is a finding.
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except KeyboardInterrupt:
+        raise
+    # A vendor's op may raise anything, also what is no Exception, and that is a finding.
+    except BaseException as error:  # noqa: BLE001
         return raised(error)
     problem = form_problem(expected, actual, wide_dtype(case))
     if problem is not None or backend.simulated:
@@ -32,7 +34,9 @@ def mismatch(case: OpCase, implementation: Implementation[Any, Any], backend: De
         return problem
     try:
         return side_effect(implementation, arguments, (*recipe.in_place, *recipe.overwrites), backend)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as above
         return f"{raised(error)} (not at its first call)"
 
 

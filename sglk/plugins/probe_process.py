@@ -26,7 +26,7 @@ def main(folder: Path, timeout_s: float) -> None:
     try:
         import_contract()
     # A torch that is broken is broken for all of them.
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         for number in range(len(plugins)):
             _write(folder, number, {"state": "import failed", "reason": f"torch cannot be imported: {in_words(error)}"})
     else:

@@ -15,6 +15,10 @@ from tests.engine.receiving import GREEDY, gauges, running, submit
 from tests.engine.scheduling import Rig, alone, answer
 
 
+class PanicException(BaseException):
+    """What a panic in Rust becomes."""
+
+
 def raising_for(*names: str, error: BaseException | None = None) -> ScriptedRunner:
     """A runner that raises whenever one of these requests is in the step."""
 
@@ -103,12 +107,13 @@ def test_spoilt_request_fails_alone_and_its_kv_is_never_read(after: int, mixed: 
         (spoiling("bad"), "the step failed: not finite"),
         (raising_for("bad"), "the step failed: RuntimeError: device on fire"),
         (raising_for("bad", error=SystemExit("no licence")), "the step failed: SystemExit: no licence"),
+        (raising_for("bad", error=PanicException("overflow")), "the step failed: PanicException: overflow"),
         (
             raising_for("bad", error=CapacityError("no room for 1 GiB")),
             "the step failed: no room for 1 GiB; lower runtime.mem_fraction_static or runtime.max_prefill_tokens",
         ),
     ],
-    ids=["spoilt", "raising", "exiting", "out of memory"],
+    ids=["spoilt", "raising", "exiting", "panicking", "out of memory"],
 )
 def test_neighbours_of_a_failing_request_get_their_answers(runner: ScriptedRunner, message: str) -> None:
     names = ["good 1", "good 2", "bad", "good 3"]

@@ -33,8 +33,15 @@ from sglk.backends import reference
 from sglk.backends.cpu import CpuBackend
 
 
+class PanicException(BaseException):
+    '''What a panic in Rust becomes.'''
+
+
+ERRORS = {"": RuntimeError, "exit": SystemExit, "panic": PanicException}
+
+
 class Backend(CpuBackend):
-    '''The cpu, but an op fails on device 1 while a file is there, or returns NaN where that is in the file.'''
+    '''The cpu, but an op fails on device 1 while a file is there, which says how, or returns NaN.'''
 
     api_version = 1
 
@@ -44,8 +51,9 @@ class Backend(CpuBackend):
         def silu_and_mul(x_T2F):
             y_TF = reference.silu_and_mul.reference(x_T2F)
             if index == 1 and Path(fault).exists():
-                if Path(fault).read_text() != "nan":
-                    raise RuntimeError("the op is broken")
+                how = Path(fault).read_text()
+                if how != "nan":
+                    raise ERRORS[how]("the op is broken")
                 y_TF[-1] = float("nan")
             return y_TF
 
@@ -123,18 +131,16 @@ def test_two_ranks_answer_as_one_does(engine: Engine, model: Path) -> None:
     assert engine.peak_memory_bytes() > 0
 
 
-def test_a_rank_that_fails_fails_the_step_with_its_own_words(engine: Engine, fault: Path) -> None:
+@pytest.mark.parametrize(("how", "error"), [("", "RuntimeError"), ("exit", "SystemExit"), ("panic", "PanicException")])
+def test_a_rank_that_fails_fails_the_step_with_its_own_words(engine: Engine, fault: Path, how: str, error: str) -> None:
     expected = answers(engine, "before")
-    fault.touch()
+    fault.write_text(how)
     try:
         finish = submit(engine, "bad", [1, 2, 3]).wait()
     finally:
         fault.unlink()
     assert finish.reason == "error"
-    assert (
-        finish.message
-        == "the step failed: rank 1: op 'silu_and_mul' of 'faulty' failed: RuntimeError: the op is broken"
-    )
+    assert finish.message == f"the step failed: rank 1: op 'silu_and_mul' of 'faulty' failed: {error}: the op is broken"
     assert answers(engine, "after") == expected
 
 
