@@ -27,7 +27,7 @@ inside the bound; a wrong factor, or sums in a narrower dtype, move all values."
 FEW = 64
 """Values below which their root mean square says little."""
 
-EXTRA_BOUNDS = {"w8a8": 3e-2, "w8a16": 0.0, "w4a16": 0.0, "fp8": 0.2, "int8 KV": 4e-4}
+EXTRA_BOUNDS = {"w8a8": 3e-2, "w8a16": 0.0, "w4a16": 0.0, "fp8": 0.2, "int8 KV": 1e-3}
 """What comes on top where weights are quantised: an activation that falls to the other side of a rounding step (w8a8),
 activations that are rounded to e4m3, as a chip may (fp8); and where keys and values in int8 are multiplied as integers,
 queries and weights of 16 bits, which is little beside what int8 has lost."""
