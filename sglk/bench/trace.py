@@ -62,9 +62,11 @@ def read_lines(file: str) -> Iterator[tuple[int, str]]:
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
     """Open a text; raises ConfigError that says why it cannot be read, also while the block reads."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise ConfigError(f"workload.file={str(path)!r} is no file that can be read twice; write what it gives to one")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ConfigError(
+                f"workload.file={str(path)!r} is no file that can be read twice; write what it gives to one"
+            )
         with path.open(encoding="utf-8-sig") as text:
             yield text
     except OSError as error:

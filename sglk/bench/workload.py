@@ -134,8 +134,8 @@ def plan(workload: WorkloadConfig, medium: Medium, salt: str = "") -> Plan:
 
 _ATTEMPTS = 100
 
-_TOGETHER = 32
-"""Prompts that are drawn at once; long ones are megabytes each while they are."""
+_TOGETHER, _TOKENS_TOGETHER = 32, 16_384
+"""Prompts that are drawn at once, and how many tokens they may have: more would not stay in the processor's cache."""
 
 
 def _random(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[Conversation]:
@@ -264,8 +264,9 @@ def _lengths(workload: WorkloadConfig, place: str, index: int) -> tuple[int, int
 
 def _drawn(workload: WorkloadConfig, medium: Medium, place: str, salt: str) -> Iterator[tuple[Prompt, int]]:
     """Yield a prompt of its own for each request, and the length of its answer."""
-    for first in range(0, workload.num_requests, _TOGETHER):
-        indices = range(first, min(first + _TOGETHER, workload.num_requests))
+    together = max(1, min(_TOGETHER, _TOKENS_TOGETHER // workload.input_len))
+    for first in range(0, workload.num_requests, together):
+        indices = range(first, min(first + together, workload.num_requests))
         lengths = [_lengths(workload, place, index) for index in indices]
         draws = [Draw(workload.seed, salt, place, index) for index in indices]
         prompts = _contents(draws, medium, [input_len for input_len, _ in lengths])

@@ -166,6 +166,8 @@ def test_an_emoji_that_was_cut_is_still_text(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         plan(workload("azure", tmp_path / "none"), TOKENS)
+    with pytest.raises(ConfigError, match="File name too long"):
+        plan(workload("azure", tmp_path / ("x" * 300)), TOKENS)
     binary = tmp_path / "trace.gz"
     binary.write_bytes(b"\x1f\x8b\xff\xfe")
     with pytest.raises(ConfigError, match="is not text; give the trace itself, unpacked"):

@@ -69,6 +69,24 @@ def test_numbers_drawn_at_once_are_those_drawn_one_by_one() -> None:
     assert other.below(7) == one.below(7)
 
 
+@pytest.mark.parametrize("special_ids", [frozenset(), frozenset({700, 9000})])
+def test_prompts_drawn_together_are_those_drawn_alone(special_ids: frozenset[int]) -> None:
+    vocabulary, lengths = Vocabulary(32_000, special_ids), [7, 1, 0, 600, 33]
+    alone = [vocabulary.draw(Draw("a", number), length) for number, length in enumerate(lengths)]
+    together = vocabulary.draw_each([Draw("a", number) for number in range(len(lengths))], lengths)
+    assert together == alone
+    assert [len(packed) // 4 for packed in together] == lengths
+
+
+@pytest.mark.parametrize("input_len", [4, 700, 20_000])
+def test_the_prompts_of_a_workload_do_not_depend_on_how_many_are_drawn(input_len: int) -> None:
+    """Few are drawn at once where they are long."""
+    medium = Medium(Vocabulary(32_000))
+    few, many = (plan(workload("random", num_requests=count, input_len=input_len), medium) for count in (3, 70))
+    assert many.measured[:3] == few.measured
+    assert len({conversation.turns[0].prompt for conversation in many.measured}) == 70
+
+
 @ALL_KINDS
 @BOTH_MEDIA
 def test_all_requests_are_there(kind: str, medium: Medium) -> None:
