@@ -98,12 +98,12 @@ class RadixCache:
         full = len(key) // self._page_bytes
         if not self.enabled or not self._worthwhile(full * self._page_size):
             return Prefix(self.root, [])
+        assert full >= known
         key = key[: full * self._page_bytes]
         prefix = self._walk(key, above or self.root, known)
         found = known + len(prefix.pages)
         if prefix.pages:
-            twice = zip(pages[known:found], prefix.pages, strict=True)
-            self.pool.free([own for own, kept in twice if own != kept])
+            self.pool.free(pages[known:found])
         if found == full:
             return prefix
         fresh = list(pages[found:full])

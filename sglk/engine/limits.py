@@ -138,7 +138,7 @@ def _check_types(sampling: SamplingParams) -> None:
         _check_numbers(sampling)
     if not isinstance(sampling.ignore_eos, bool):
         raise _refuse("ignore_eos", sampling.ignore_eos, "True or False")
-    if (sampling.stop, sampling.stop_token_ids, sampling.logit_bias) != ((), (), ()):
+    if any(type(each) is not tuple or each for each in (sampling.stop, sampling.stop_token_ids, sampling.logit_bias)):
         _check_lists(sampling)
     grammar = sampling.grammar
     if grammar is not None and not (isinstance(grammar, Grammar) and isinstance(grammar.text, str)):

@@ -194,9 +194,9 @@ def test_a_page_keeps_the_content_it_was_inserted_with() -> None:
         cache.lock(found.node)
         cache.evict(max(0, need - pool.free_pages))
         pages = [*found.pages, *pool.allocate(need)]
-        kept = cache.insert(key, pages)
+        kept = cache.insert(key, pages, found.node, len(found.pages))
         cache.unlock(found.node)
-        for index, page in enumerate(kept.pages):
+        for index, page in enumerate([*found.pages, *kept.pages]):
             content[page] = key[: (index + 1) * PAGE_BYTES]
 
 

@@ -1,6 +1,7 @@
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sglk.engine.limits import Limits
@@ -95,6 +96,7 @@ def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
         ("stop", ("x" * 10**6,)),
         ("stop_token_ids", 5),
         ("stop_token_ids", (1.5,)),
+        ("stop_token_ids", np.array([5])),
         ("logit_bias", {1: 2.0}),
         ("logit_bias", ((1.5, 1.0),)),
         ("logit_bias", (5,)),

@@ -1,7 +1,7 @@
 /* Queries and weights in digits, whose products with keys and values in int8 are sums of integers: keys and values are
  * multiplied as they are stored, four at a time, and nothing is rounded before the end.
  *
- * A number is an integer of 16 bits times a scale, in two digits of 8 bits, so it is rounded by 2^-16 at most of the
+ * A number is an integer of 16 bits times a scale, in two digits of 8 bits, so it is rounded by about 2^-16 of the
  * largest number of its query, or of the largest weight that its line has in the block. Keys and values were rounded by
  * 2^-8 of theirs. Digits of queries have signs; weights are never negative, and theirs have none. */
 

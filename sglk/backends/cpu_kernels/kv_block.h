@@ -80,7 +80,7 @@ INLINE void ask(const char *from, size_t bytes) {
     for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
-/* Ask for heads of `bytes` bytes, `from` bytes from the first, of a block that nobody has asked for yet. */
+/* Ask for heads of `bytes` bytes, `from` bytes from the first, of a block at once: of the first of a part. */
 INLINE void ask_all(const struct pool *pool, const struct places *places, size_t from, size_t bytes) {
     for (size_t t = 0; t < TOKENS; t++) ask(pool->keys + from + places->bytes[t], bytes);
     for (size_t t = 0; t < TOKENS; t++) ask(pool->values + from + places->bytes[t], bytes);

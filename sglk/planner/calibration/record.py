@@ -221,9 +221,9 @@ def _filled(line: str, marks: dict[str, str]) -> str:
 
 def read(path: Path) -> Calibration:
     """Return what a file holds; raises ConfigError for one that cannot be read or is no calibration."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise _no_calibration(path, "no regular file")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise _no_calibration(path, "no regular file")
         value: Any = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the calibration {str(path)!r}: {error.strerror}") from error

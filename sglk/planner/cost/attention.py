@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sglk.backends import work
-from sglk.backends.work import Work
 from sglk.backends.work_arguments import Shaped
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
@@ -26,10 +25,6 @@ class AttentionOp:
     """For each query: itself and its result."""
     token_bytes: float
     """For each token that some query of its row sees: its keys and values."""
-
-    def at(self, queries: int, pairs: int, tokens: int) -> Work:
-        """Return the work of one call."""
-        return Work(pairs * self.pair_flops, queries * self.query_bytes + tokens * self.token_bytes, self.dtype)
 
 
 class Seen(NamedTuple):

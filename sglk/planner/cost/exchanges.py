@@ -19,7 +19,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What so many ranks meet over, at a chip's peak figure."""
+    """What so many ranks meet over, at the rate of a chip's link."""
 
     link: Link
     ranks: int
