@@ -20,7 +20,9 @@ ADMIN_ROUTES = ("/admin/", "/flush_cache", "/reset_prefix_cache")
 
 
 def takes_key(server: ServerConfig, path: str) -> bool:
-    """Return whether a request of `path` with a wrong key is refused."""
+    """Return whether a request of `path` with a wrong key, or none, is refused."""
+    if path in OPEN_ROUTES:
+        return False
     return server.api_key is not None or (server.admin_api_key is not None and path.startswith(ADMIN_ROUTES))
 
 

@@ -1,6 +1,7 @@
 """Web pages of other sites may not use a browser to command the server."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -20,12 +21,18 @@ READ_BUT_UNSAFE = frozenset({"/flush_cache"})
 OPEN_PAGES = frozenset({"/dashboard", "/health"})
 """What tells nobody anything: the page without its figures, and that the server lives."""
 
+_ALWAYS_SENT = (b"origin", b"accept-language", b"sec-fetch-")
+"""Beginnings of headers that browsers add; a page can change the second one and the user agent, but drop none."""
+
+_SHOWN_CHARACTERS = 80
+
 
 class SameOrigin:
     """ASGI middleware that refuses what another site's page sends without a key (403).
 
     A browser sends a page's simple POST to any address, that of a server on the reader's own machine included; it
     names the page's site as `Origin`. A request with a key is no such one: pages cannot add one to simple requests.
+    What the server asks a key for is left to `BearerAuth`: no page has it.
 
     Where only this machine reaches the server (`local`), a page must also have come from it by a name that is its own:
     any other name may have been pointed at this machine by its owner (DNS rebinding). Such a page may not read either;
@@ -37,44 +44,52 @@ class SameOrigin:
         self.app = app
         self._server = server
         self._allowed = frozenset(server.cors_origins)
-        self._listed_hosts = frozenset(origin.partition("://")[2] for origin in server.cors_origins)
+        # Without ports: a proxy may pass on the name alone.
+        self._listed_names = frozenset(_name_in(origin.partition("://")[2]) for origin in server.cors_origins)
         self._local = is_loopback(server.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on unless it is another site's."""
-        if scope["type"] == "http" and not self._trusts(scope):
-            message = (
-                "a page of another web site may not send this; use a client that is no browser, send the server's key,"
-                " or list the site in server.cors_origins"
-            )
-            await error_response(RequestError(message, code="foreign_origin", status=403))(scope, receive, send)
+        if scope["type"] == "http" and (why := self._objection(scope)) is not None:
+            await error_response(RequestError(why, code="foreign_origin", status=403))(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
-    def _trusts(self, scope: Scope) -> bool:
+    def _objection(self, scope: Scope) -> str | None:
+        """Return why the request is refused; None = it is not."""
         headers = dict(scope["headers"])
         origin, host = (headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host"))
-        with_key = b"authorization" in headers
-        if origin in self._allowed or (with_key and takes_key(self._server, scope["path"])):
-            return True
+        if origin in self._allowed or takes_key(self._server, scope["path"]):
+            return None
         if self._local and _of_browser(headers) and not (self._is_known(host) or scope["path"] in OPEN_PAGES):
-            return False
-        if with_key or not _changes_something(scope):
-            return True
-        if b"origin" not in headers:
+            return (
+                f"a browser asked this server for {host[:_SHOWN_CHARACTERS]!r}, which may be another site's name; ask"
+                " for `localhost` or an address, or list the site in server.cors_origins"
+            )
+        if not _changes_something(scope) or b"authorization" in headers or self._is_own_page(headers, origin, host):
+            return None
+        return (
+            "a page of another web site may not send this; use a client that is no browser, or list the site in"
+            " server.cors_origins"
+        )
+
+    def _is_own_page(self, headers: Mapping[bytes, bytes], origin: str, host: str) -> bool:
+        if not origin:
             return headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
         # `null`, the origin of a sandboxed frame or a file, has no host.
-        return _is_host(origin, host) and (not self._local or _is_own_name(origin))
+        return _is_host(origin, host) and (not self._local or _is_own_name(_name_in(host)))
 
     def _is_known(self, host: str) -> bool:
         """Say whether no stranger can have pointed the name here: one that is listed, an address, or without a dot."""
-        name = host.rpartition(":")[0] or host
-        return host in self._listed_hosts or "." not in name or _is_own_name(f"http://{host}")
+        name = _name_in(host)
+        return name in self._listed_names or "." not in name or _is_own_name(name)
 
 
 def _of_browser(headers: Mapping[bytes, bytes]) -> bool:
     # Others may pass on any name, such as a proxy's, and run no code of strangers.
-    return headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+    return headers.get(b"user-agent", b"").startswith(b"Mozilla/") or any(
+        name.startswith(_ALWAYS_SENT) for name in headers
+    )
 
 
 def _changes_something(scope: Scope) -> bool:
@@ -85,9 +100,16 @@ def _is_host(origin: str, host: str) -> bool:
     return bool(host) and origin.partition("://")[2].lower() == host.lower()
 
 
-def _is_own_name(origin: str) -> bool:
+def _name_in(host: str) -> str:
+    """Return the name or address in `name:port`, in small letters; all of it where it is no such thing."""
     try:
-        name = urlsplit(origin).hostname or ""
-        return name == "localhost" or bool(ip_address(name))
+        return urlsplit(f"//{host}").hostname or ""
     except ValueError:
-        return False
+        return host
+
+
+def _is_own_name(name: str) -> bool:
+    """Say whether the name means the machine that asks (RFC 6761), or is an address, which nobody can point."""
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return name.removesuffix(".").rpartition(".")[2] == "localhost"

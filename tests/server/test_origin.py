@@ -9,8 +9,8 @@ from tests.server.serving import Served, error_of, serving
 
 @pytest.fixture(scope="module")
 def allowing() -> Iterator[Served]:
-    """A server that one site may call."""
-    with serving(server={"cors_origins": ["https://chat.example.com"]}) as served:
+    """A server that two sites may call."""
+    with serving(server={"cors_origins": ["https://chat.example.com", "https://docs.example.com:8443"]}) as served:
         yield served
 
 
@@ -42,15 +42,44 @@ def test_a_page_reads_nothing_by_a_name_that_was_pointed_here(served: Served, pa
     foreign = {**BROWSER, "host": "evil.example:8000"}
     assert error_of(served.client.get(path, headers=foreign), 403)["code"] == "foreign_origin"
     error_of(served.client.get(path, headers={**foreign, "authorization": "Bearer made-up"}), 403)
-    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "gpu-box:8000"):
+    for host in ("localhost:8000", "localhost.", "sglk.localhost:80", "127.0.0.1", "[::1]:8000", "gpu-box:8000"):
         assert served.client.get(path, headers={**BROWSER, "host": host}).status_code == 200, host
     assert served.client.get(path, headers={"host": "api.example"}).status_code == 200, "through a proxy"
     assert served.client.get("/dashboard", headers=foreign).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "kept", [{"accept-language": "x"}, {"origin": "http://evil.example:8000"}, {"sec-fetch-mode": "cors"}]
+)
+def test_a_page_that_hides_its_browser_is_one_all_the_same(served: Served, kept: dict[str, str]) -> None:
+    """A page chooses the user agent, and sends any key; it can drop no header that its browser adds."""
+    foreign = {"user-agent": "x", "host": "evil.example:8000", "authorization": "Bearer made-up", **kept}
+    refusal = error_of(served.client.get("/v1/models", headers=foreign), 403)
+    assert refusal["code"] == "foreign_origin"
+    assert "'evil.example:8000'" in refusal["message"]
+    error_of(served.client.patch("/admin/groups/weights", json={"left": 0.5}, headers=foreign), 403)
+
+
+def test_a_key_can_be_typed_under_any_name() -> None:
+    """The dashboard asks for one where the server says 401."""
+    foreign = {**BROWSER, "host": "chat.example.com"}
+    with serving(server={"api_key": "k"}) as served:
+        assert served.client.get("/dashboard", headers=foreign).status_code == 200
+        error_of(served.client.get("/dashboard/events", headers=foreign), 401)
+        sent = {**foreign, "origin": "http://chat.example.com"}
+        error_of(served.client.post("/admin/groups/left/drain", headers=sent), 401)
+        made_up = {**foreign, "authorization": "Bearer made-up"}
+        assert error_of(served.client.get("/metrics", headers=made_up), 403)["code"] == "foreign_origin", "open to all"
+    with serving(server={"admin_api_key": "k"}) as served:
+        error_of(served.client.get("/admin/groups", headers=foreign), 401)
+        error_of(served.client.get("/v1/models", headers={**foreign, "authorization": "Bearer k"}), 403)
+
+
 def test_a_server_that_others_reach_has_any_name(allowing: Served) -> None:
     headers = {**BROWSER, "host": "chat.example.com"}
-    assert allowing.client.get("/v1/models", headers=headers).status_code == 200, "the listed site's own name"
+    for host in ("chat.example.com", "chat.example.com:8443", "docs.example.com"):
+        named = {**headers, "host": host}
+        assert allowing.client.get("/v1/models", headers=named).status_code == 200, "the listed site's own name"
     with serving(server={"api_key": "k"}) as served:
         known = {**headers, "authorization": "Bearer k"}
         assert served.client.get("/v1/models", headers=known).status_code == 200, "who has the key"
