@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from sglk.cluster.router import NO_GROUP
 from sglk.errors import RequestError, SglkError
@@ -22,6 +23,8 @@ RETRY_AFTER_S = 1
 
 NO_GROUP_RETRY_AFTER_S = 5
 """The same while no group takes requests: one that starts again needs some seconds."""
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "service_unavailable"}
 
@@ -82,13 +85,24 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = str(error.detail).lower()
+    message, headers = str(error.detail).lower(), error.headers
     if error.status_code == 404:
         message = f"no route `{request.url.path}`; see /docs for the routes of this server"
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        allowed = ", ".join(_methods(request))
+        headers = {**(headers or {}), "Allow": allowed}
         message = f"`{request.url.path}` takes {allowed}, not {request.method}; see /docs for the routes of this server"
-    return JSONResponse(error_body(message, status=error.status_code), error.status_code, headers=error.headers)
+    return JSONResponse(error_body(message, status=error.status_code), error.status_code, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return what the request's path takes by all of its routes: starlette names the first one's methods alone."""
+    scope = {key: request.scope[key] for key in ("type", "path", "root_path", "headers")}
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _client_left(_: Request, __: Exception) -> Response:

@@ -1,14 +1,12 @@
 """Requests parsed by httptools, with the limits that it does not have itself."""
 
-from contextlib import suppress
+import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sglk.server.http_server import MAX_HEAD_BYTES
 from sglk.server.offers import OfferProtocol
-
-UNREAD_BYTES = 2**20
-"""Of a body that nobody wants, such as that of an unknown route: read for the sake of the connection's next request."""
+from sglk.server.unread import UnreadBody
 
 
 class HeadTooLong(Exception):
@@ -19,8 +17,18 @@ class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol over httptools; refuses long heads, and reads no long body on whose request is answered."""
 
     _head_bytes = 0
-    _unread_bytes = 0
     _in_head = False
+    _unread: UnreadBody
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._unread = UnreadBody(transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._unread.end()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`; what is neither a complete head nor may become one of allowed length ends the connection."""
@@ -35,6 +43,12 @@ class HttpProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
+        # What came has stopped the clock, also when it was the rest of a request that is answered.
+        clock = self.timeout_keep_alive_task
+        if clock is None and self.cycle is not None and self._is_idle() and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _is_idle(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
@@ -65,34 +79,26 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """End counting."""
-        self._in_head, self._unread_bytes = False, 0
+        self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece for the application; when it has answered already, drop it and count."""
         super().on_body(body)
         if self.cycle.response_complete:
-            self._unread_bytes += len(body)
-            if self._unread_bytes > UNREAD_BYTES:
-                self.transport.close()
+            self._unread.drop(len(body))
 
     def on_message_complete(self) -> None:
         """Note the end of the request, also of one that has been answered."""
         super().on_message_complete()
         self.cycle.more_body = False
+        self._unread.end()
 
     def on_response_complete(self) -> None:
-        """Close a connection on which much would come that nobody wants, or, with `Expect`, perhaps nothing."""
-        cycle = self.cycle
-        unread = cycle.response_complete and cycle.more_body
-        if unread and (cycle.waiting_for_100_continue or self._declared_bytes() > UNREAD_BYTES):
-            self.transport.close()
+        """Wait for the rest of the request, or close the connection."""
+        if self.cycle.response_complete and self.cycle.more_body and not self.transport.is_closing():
+            self._unread.begin(self.headers)
         super().on_response_complete()
-
-    def _declared_bytes(self) -> int:
-        with suppress(ValueError):
-            return int(dict(self.headers).get(b"content-length", b"0"))
-        return 0
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

@@ -1,10 +1,54 @@
 """Requests that offer another protocol, read by h11 and answered in the one they came in."""
 
+import asyncio
+
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sglk.server.unread import UnreadBody
 
 
 class OfferProtocol(H11Protocol):
-    """uvicorn's protocol over h11, which does not tell each client's offer of HTTP/2 as a missing library."""
+    """uvicorn's protocol over h11, which does not tell each client's offer of HTTP/2 as a missing library.
+
+    It reads no long body on whose request is answered.
+    """
+
+    _unread: UnreadBody
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._unread = UnreadBody(transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._unread.end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`."""
+        super().data_received(data)
+        if self.transport.is_closing() or self.cycle is None or not self.cycle.response_complete:
+            self._unread.end()
+        elif self._is_body_open():
+            self._unread.drop(len(data))
+        else:
+            self._unread.end()
+            # What came has stopped the clock, also when it was the rest of a request that is answered.
+            if self.timeout_keep_alive_task is None:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+
+    def on_response_complete(self) -> None:
+        """Wait for the rest of the request, or close the connection."""
+        if self._is_body_open() and not self.transport.is_closing():
+            self._unread.begin(self.headers)
+        super().on_response_complete()
+
+    def _is_body_open(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY
 
     def _unsupported_upgrade_warning(self) -> None:
         self.logger.debug("a client offered another protocol and is answered in HTTP/1.1")

@@ -32,7 +32,7 @@ from sglk.models.tokenizer import Tokenizer
 from sglk.server.access import OnEnd
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
-from sglk.server.http_server import parsing
+from sglk.server.http_server import KEEP_ALIVE_S, parsing
 from sglk.testing.scripted import ScriptedRunner
 
 MODEL = "tiny"
@@ -101,7 +101,8 @@ def serving_deployment(deployment: Deployment, on_end: OnEnd | None = None) -> I
     deployment.fleet.start()
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(deployment, on_end)
-    config = uvicorn.Config(app, **parsing(), log_config=None, lifespan="off", ws="none", access_log=False)
+    settings = {**parsing(), "timeout_keep_alive": KEEP_ALIVE_S}
+    config = uvicorn.Config(app, **settings, log_config=None, lifespan="off", ws="none", access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
