@@ -64,7 +64,8 @@ class Follower:
             reply: Reply = self._connection.recv()
         except (EOFError, OSError) as error:
             self._child.pause(END_S)
-            raise RunnerLost(self._child.end or f"rank {self.rank} closed its connection") from error
+            end, _ = self._told_end() or (f"rank {self.rank} closed its connection", [])
+            raise RunnerLost(end) from error
         self.peak_memory_bytes = reply.peak_memory_bytes
         if reply.failure is None:
             return reply.value
@@ -84,9 +85,15 @@ class Follower:
 
     def end(self) -> tuple[str, list[str]]:
         """Return in which way the process has ended, and the last lines of its log, which goes with its folder."""
-        end = self._child.end
-        assert end is not None
-        return end, self._child.tail(LINES)
+        return self._told_end() or (f"rank {self.rank} has ended", [])
+
+    def _told_end(self) -> tuple[str, list[str]] | None:
+        """Return what `end` does; None = the process runs, or the log is gone: the runner is being closed."""
+        try:
+            end, said = self._child.end, self._child.tail(LINES)
+        except OSError:
+            return None
+        return None if end is None else (end, said)
 
     def stop(self) -> None:
         """End the process; harmless when it has ended."""

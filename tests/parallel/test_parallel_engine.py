@@ -3,6 +3,7 @@
 import importlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,16 @@ def test_a_rank_that_ends_while_it_loads_is_told_with_how(model: Path, tmp_path:
             follower.receive(20)
     finally:
         follower.stop()
+
+
+def test_a_rank_that_is_asked_after_its_end_is_lost_though_its_log_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    follower = Follower(1, folder)
+    follower.stop()
+    shutil.rmtree(folder)
+    with pytest.raises(RunnerLost, match=r"^rank 1 closed its connection$"):
+        follower.receive(20)
+    assert follower.end() == ("rank 1 has ended", [])
 
 
 def test_a_rank_that_hangs_is_named_before_its_step_counts_as_hung_and_ends(model: Path) -> None:
