@@ -143,12 +143,10 @@ class ChildProcess:
     def _last_words(self) -> str | None:
         """Return the last line of the log; what a command says up to being ready is no reason for its end."""
         said = self.tail(_CRASH_LINES)
-        if (crash := crash_in(said)) is not None:
-            return crash
         ready = max((place for place, line in enumerate(said) if line.startswith(_READY)), default=None)
-        if ready is None:
-            return said[-1] if said else None
-        return said[-1] if said[ready + 1 :] else "it printed nothing after it was ready"
+        if ready is not None:
+            said = said[ready + 1 :] or ["it printed nothing after it was ready"]
+        return crash_in(said) or (said[-1] if said else None)
 
     def pause(self, seconds: float) -> None:
         """Sleep, but wake as soon as the command ends."""

@@ -18,8 +18,8 @@ def name_what_crashes() -> None:
 
 
 def crash_in(said: Sequence[str]) -> str | None:
-    """Return what the interpreter has `said` of a crash, and the innermost place in the thread that crashed."""
-    told = next((place for place, line in enumerate(said) if line.startswith("Fatal Python error: ")), None)
+    """Return what the interpreter has `said` of the last crash, and the innermost place in the thread that crashed."""
+    told = max((place for place, line in enumerate(said) if line.startswith("Fatal Python error: ")), default=None)
     if told is None:
         return None
     after = pairwise(said[told:])

@@ -93,6 +93,20 @@ def test_early_exit_is_reported_with_code_and_last_words(tmp_path: Path) -> None
         child.wait_until(lambda: False, timeout_s=10)
 
 
+@pytest.mark.parametrize(
+    ("said", "last"),
+    [
+        ("Fatal Python error: Aborted; echo SGLK_READY x; echo the disk is full", "the disk is full"),
+        ("Fatal Python error: Aborted; echo SGLK_READY x", "it printed nothing after it was ready"),
+        ("Fatal Python error: Aborted; echo Fatal Python error: Bus error; echo bye", "Fatal Python error: Bus error"),
+    ],
+)
+def test_of_crashes_only_the_last_one_since_it_was_ready_is_the_reason(tmp_path: Path, said: str, last: str) -> None:
+    with start(f"echo {said}; exit 7", tmp_path / "log") as child:
+        assert eventually(lambda: child.returncode is not None)
+        assert child.end == f"engine exited with code 7: {last}"
+
+
 def test_death_by_signal_is_named(tmp_path: Path) -> None:
     with start("kill -SEGV $$", tmp_path / "log") as child, pytest.raises(RunError, match="was killed by SIGSEGV"):
         child.wait_until(lambda: False, timeout_s=10)
