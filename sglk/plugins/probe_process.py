@@ -25,6 +25,8 @@ def main(folder: Path, timeout_s: float) -> None:
     plugins = [Plugin(**{**question, "location": _path(question["location"])}) for question in questions]
     try:
         import_contract()
+    except KeyboardInterrupt:
+        raise
     # A torch that is broken is broken for all of them.
     except BaseException as error:  # noqa: BLE001
         for number in range(len(plugins)):

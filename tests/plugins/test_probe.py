@@ -9,7 +9,7 @@ import pytest
 
 from sglk.cli import main
 from sglk.commands.plugins import show
-from sglk.plugins import register_backend
+from sglk.plugins import probe_process, register_backend
 from sglk.plugins.plugin import Plugin
 from sglk.plugins.probe import Report, probe_backends
 from tests.plugins.distributions import BACKEND, install, install_backend, install_conf, write_metadata
@@ -61,6 +61,17 @@ def test_plugins_that_print_hang_or_end_their_process_are_reported_beside_sound_
     assert sound.path == f"{site}/dummy_sound/__init__.py"
     assert (reports["lingerer"].api_version, reports["inline"].state) == (99, "ok")
     assert (reports["cpu"].state, reports["cpu"].api_version) == ("ok", 1)
+
+
+def test_who_stops_the_import_of_torch_has_not_broken_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probe_process, "import_contract", stopped)
+    (tmp_path / "questions.json").write_text("[]")
+    with pytest.raises(KeyboardInterrupt):
+        probe_process.main(tmp_path, 1.0)
+    assert not (tmp_path / "done").exists()
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> dict[tuple[str, str], dict[str, Any]]:
