@@ -1,7 +1,9 @@
 """Files that are replaced in one step."""
 
+import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -11,17 +13,21 @@ from pathlib import Path
 _ROOM_BYTES = 64 * 1024
 """What a disk has to have left for a file that is not known yet."""
 
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a file with its folders: a reader, or a crash, sees the old file or the new one, never a part.
 
-    A link keeps pointing at its file, which is the one replaced. Devices and pipes are written to as they are. Raises
-    OSError.
+    A link keeps pointing at its file, which is the one replaced. Devices and pipes are written to as they are, and so
+    is a file that is a mount of its own, of which a reader may see a part. Raises OSError.
     """
-    if path.exists() and not path.is_file():
+    found = _status(path)
+    target = Path(os.path.realpath(path))
+    if found is not None and _stays(found, target):
         path.write_text(text, encoding="utf-8")
         return
-    target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     with _beside(target.parent, text.encode()) as temporary:
         temporary.replace(target)
@@ -54,11 +60,12 @@ def obstacle(path: Path) -> str | None:
 
 
 def _obstacle(path: Path) -> str | None:
-    if path.is_dir():
+    found = _status(path)
+    if found is not None and stat.S_ISDIR(found.st_mode):
         return "it is a folder"
-    if path.exists() and not path.is_file():
-        return None if os.access(path, os.W_OK) else "it cannot be written to"
     target = Path(os.path.realpath(path))
+    if found is not None and _stays(found, target):
+        return None if os.access(path, os.W_OK) else "it cannot be written to"
     folder = next(parent for parent in target.parents if os.path.lexists(parent))
     if not folder.is_dir():
         return f"{str(folder)!r} is no folder"
@@ -67,9 +74,35 @@ def _obstacle(path: Path) -> str | None:
             pass
     except OSError as error:
         return f"no file can be made in {str(folder)!r}: {error.strerror}"
-    if target.exists() and _is_kept_for_others(folder.stat(), target.stat()):
+    if found is not None and _is_kept_for_others(folder.stat(), found):
         return f"{str(target)!r} is another user's, and in {str(folder)!r} only its owner may replace a file"
     return None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return what the system says of a file, None where there is none; raises OSError for a name that cannot be."""
+    # Path.exists() takes some of these names for those of files that are not there yet, by the version of Python.
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no name of a file ({error})", str(path)) from error
+
+
+def _stays(found: os.stat_result, target: Path) -> bool:
+    """Say whether no other file can take the place of the one at `target`."""
+    return not stat.S_ISREG(found.st_mode) or _is_mount(target)
+
+
+def _is_mount(target: Path) -> bool:
+    # Containers are given single files as mounts. Those of the same disk are told by this list alone.
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    except OSError:
+        return os.path.ismount(target)
+    places = (line.split(" ")[4] for line in lines if line)
+    return any(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), place) == str(target) for place in places)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sglk import atomic_file
 from sglk.atomic_file import obstacle, one_at_a_time, write_text
 
 
@@ -40,8 +43,35 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
 
 def test_a_link_to_itself_is_an_error_of_the_system(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match="loop"):
-        write_text(tmp_path / "loop/file", "text")
+    for path in (tmp_path / "loop/file", tmp_path / "loop"):
+        with pytest.raises(OSError, match="loop"):
+            write_text(path, "text")
+        assert obstacle(path) == f"{str(path)!r}: Too many levels of symbolic links"
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize(("name", "why"), [("a\0b", "no name of a file (embedded null"), ("x" * 256, "File name")])
+def test_a_name_that_no_file_has_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    # As newer versions of Python see it.
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    monkeypatch.setattr(Path, "is_dir", os.path.isdir)
+    with pytest.raises(OSError, match=re.escape(why)):
+        write_text(tmp_path / name, "text")
+    assert why in (obstacle(tmp_path / name) or "")
+
+
+def test_a_file_that_is_a_mount_is_written_to_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, mounts = tmp_path / "a b.yaml", tmp_path / "mounts"
+    place = str(path).replace(" ", "\\040")
+    mounts.write_text(f"22 1 0:20 / / rw - ext4 /dev/sda rw\n36 22 0:20 /x {place} rw - ext4 /dev/sda rw\n")
+    monkeypatch.setattr(atomic_file, "_MOUNTS", mounts)
+    path.write_text("old")
+    before = path.stat().st_ino
+    assert obstacle(path) is None
+    write_text(path, "new")
+    assert (path.read_text(), path.stat().st_ino) == ("new", before)
 
 
 def test_obstacles_are_seen_beforehand(tmp_path: Path) -> None:
@@ -82,11 +112,13 @@ def test_a_file_that_only_its_owner_may_replace_is_seen(tmp_path: Path, monkeypa
 
 
 def test_a_folder_that_may_not_be_looked_into_is_an_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path) -> bool:
+    def refused(path: Path, **_: Any) -> os.stat_result:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "is_dir", refused)
-    assert obstacle(tmp_path / "file") == f"{str(tmp_path / 'file')!r}: Permission denied"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refused)
+        why = obstacle(tmp_path / "file")
+    assert why == f"{str(tmp_path / 'file')!r}: Permission denied"
 
 
 def test_one_at_a_time_reads_and_writes_a_folder(tmp_path: Path) -> None:
