@@ -1,7 +1,7 @@
 """`sglk ops`: the ops of a model on a chip, listed, tested and timed one by one."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import filter as matching
 from pathlib import Path
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     composed = place(compose("ops", overrides, flags.config_dir), flags.config_dir).composed
     warn(composed.warnings)
     if verb == "test":
-        _check_failures(composed.config)
+        warn(_unwritable(composed.config))
     # Libraries of torch end the process where there is no current directory, with words of their own.
     Path.cwd()
     # After the configuration is known to be good: this imports torch.
@@ -68,10 +68,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _check_failures(config: OpsConfig) -> None:
-    """Refuse a folder that the scripts of what fails could not be written to, before anything is tried."""
+def _unwritable(config: OpsConfig) -> Iterator[str]:
+    """Say beforehand that the scripts of what fails could not be written; where all passes, none is missed."""
     if (why := atomic_file.obstacle(Path(config.ops.failures) / "script.py")) is not None:
-        raise ConfigError(f"cannot write to ops.failures={config.ops.failures}: {why}; write another folder")
+        yield f"cannot write to ops.failures={config.ops.failures}: {why}; what fails will have no script"
 
 
 def _understood(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -147,7 +147,13 @@ def _write_scripts(failed: Sequence["Outcome"], config: OpsConfig, backend: "Dev
         trial = outcome.trial
         first.setdefault(id(trial.implementation), Failure(trial.case, trial.implementation, outcome.problem))
     folder, options = Path(config.ops.failures), dict(config.backend.options)
-    return [write_script(failure, backend, options, folder) for failure in first.values()]
+    written: list[Path] = []
+    try:
+        written.extend(write_script(failure, backend, options, folder) for failure in first.values())
+    except RunError as error:
+        # Scripts are not worth the results.
+        warn([str(error)])
+    return written
 
 
 def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
