@@ -1,5 +1,7 @@
 """Studies whose files cannot be written, and studies that find nothing: one line, the table, and a way on."""
 
+import errno
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sglk_tuner.display import Display
 from sglk_tuner.study import Study
 
 from sglk.bench.record import Record
@@ -136,6 +139,21 @@ def test_a_reader_who_has_gone_interrupts_a_study(lab: Lab) -> None:
         assert study.wait(60) == 141
     assert lab.summary["status"] == "interrupted"
     assert lab.tune(points) == 0
+    assert lab.summary["status"] == "finished"
+
+
+def test_what_the_system_refuses_fails_a_study(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "begin", refuse)
+        assert lab.tune(SPACE) == 1
+    assert "No space left on device" in error_of(capsys)[1]
+    assert lab.summary["status"] == "failed"
+    assert lab.tune(SPACE) == 0
     assert lab.summary["status"] == "finished"
 
 

@@ -72,11 +72,18 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
                 closing = session.run()
             except KeyboardInterrupt:
                 return _interrupted(session, study, display)
-            except OSError:
+            except BrokenPipeError:
                 # Nobody can be shown how it goes; what was measured stays, and the same command goes on from there.
                 with suppress(RunError):
                     study.close_ghosts()
                     session.publish("interrupted")
+                raise
+            except OSError:
+                with suppress(RunError):
+                    study.close_ghosts()
+                # The table may be what cannot be written.
+                with suppress(RunError, OSError):
+                    _publish(session, display, "failed")
                 raise
             except RunError:
                 # The cause is what the user has to know, not that the books suffer from it too.
