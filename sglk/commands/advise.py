@@ -45,7 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     if unknown:
         raise ConfigError(f"flag {unknown[0]!r} is unknown; see `sglk advise --help`")
     words = [options["--url"], *words] if "--url" in options else words or ["http://127.0.0.1:8000"]
-    found = _from_server(words, options) if words[0].startswith(("http://", "https://")) else _from_files(words)
+    asked = "--url" in options or words[0].startswith(("http://", "https://"))
+    found = _from_server(words, options) if asked else _from_files(words)
     if "--json" in flags.switches:
         print(json.dumps(found, indent=2))
         return 0

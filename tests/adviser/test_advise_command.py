@@ -75,6 +75,7 @@ def test_who_asks_often_leaves_no_less_of_the_past() -> None:
     [
         (["nowhere.prom"], 2, "nowhere.prom: No such file or directory; give a URL or files"),
         (["--jason"], 2, "flag '--jason' is unknown"),
+        (["--url", "gpu-box:8000"], 2, "--url 'gpu-box:8000' does not begin with http:// or https://"),
         (["http://127.0.0.1:1"], 1, "does not answer"),
         (["http://127.0.0.1:1", "http://127.0.0.1:2"], 2, "one URL at a time"),
     ],
