@@ -104,7 +104,8 @@ class Rig:
         prefix = self.cache.match(key)
         self.cache.lock(prefix.node)
         missing = self.pool.pages_for(len(tokens)) - len(prefix.pages)
-        self.cache.insert(key, [*prefix.pages, *self.pool.allocate(missing)])
+        pages = [*prefix.pages, *self.pool.allocate(missing)]
+        self.cache.insert(key, pages, prefix.node, len(prefix.pages))
         self.cache.unlock(prefix.node)
 
     def add(self, prompt: Tokens, max_new_tokens: int | None = None) -> None:

@@ -16,7 +16,8 @@ GRACE_S = 2.0
 END_S = 1.0
 """How long a process may take to end that has closed its connection."""
 
-LINES = 40
+LOG_LINES = 40
+"""Of what a rank has said that are told when it has ended."""
 
 
 class FollowerSilent(RunnerLost):
@@ -90,7 +91,7 @@ class Follower:
     def _told_end(self) -> tuple[str, list[str]] | None:
         """Return what `end` does; None = the process runs, or the log is gone: the runner is being closed."""
         try:
-            end, said = self._child.end, self._child.tail(LINES)
+            end, said = self._child.end, self._child.tail(LOG_LINES)
         except OSError:
             return None
         return None if end is None else (end, said)
