@@ -1,34 +1,21 @@
 """Requests parsed by httptools, with the limits that it does not have itself."""
 
-import asyncio
-
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sglk.server.http_server import MAX_HEAD_BYTES
 from sglk.server.offers import OfferProtocol
-from sglk.server.unread import UnreadBody
+from sglk.server.unread import EndsUnreadBodies
 
 
 class HeadTooLong(Exception):
     """Ends the parsing of a request."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(EndsUnreadBodies, HttpToolsProtocol):
     """uvicorn's protocol over httptools; refuses long heads, and reads no long body on whose request is answered."""
 
     _head_bytes = 0
     _in_head = False
-    _unread: UnreadBody
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
-        super().connection_made(transport)
-        self._unread = UnreadBody(transport, self.loop)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._unread.end()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`; what is neither a complete head nor may become one of allowed length ends the connection."""
@@ -43,12 +30,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
-        # What came has stopped the clock, also when it was the rest of a request that is answered.
-        clock = self.timeout_keep_alive_task
-        if clock is None and self.cycle is not None and self._is_idle() and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        if self.cycle is not None and self._is_idle() and not self.transport.is_closing():
+            self._keep_alive()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)

@@ -1,30 +1,16 @@
 """Requests that offer another protocol, read by h11 and answered in the one they came in."""
 
-import asyncio
-
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sglk.server.unread import UnreadBody
+from sglk.server.unread import EndsUnreadBodies
 
 
-class OfferProtocol(H11Protocol):
+class OfferProtocol(EndsUnreadBodies, H11Protocol):
     """uvicorn's protocol over h11, which does not tell each client's offer of HTTP/2 as a missing library.
 
     It reads no long body on whose request is answered.
     """
-
-    _unread: UnreadBody
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
-        super().connection_made(transport)
-        self._unread = UnreadBody(transport, self.loop)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._unread.end()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`."""
@@ -35,11 +21,7 @@ class OfferProtocol(H11Protocol):
             self._unread.drop(len(data))
         else:
             self._unread.end()
-            # What came has stopped the clock, also when it was the rest of a request that is answered.
-            if self.timeout_keep_alive_task is None:
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
+            self._keep_alive()
 
     def on_response_complete(self) -> None:
         """Wait for the rest of the request, or close the connection."""

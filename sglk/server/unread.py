@@ -1,7 +1,7 @@
 """The rest of a body whose request has been answered: read for the sake of the connection's next request."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 UNREAD_BYTES = 2**20
@@ -41,6 +41,34 @@ class UnreadBody:
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+class EndsUnreadBodies(asyncio.Protocol):
+    """Common to both protocols of uvicorn: an UnreadBody for each connection, and a clock that closes an idle one."""
+
+    loop: asyncio.AbstractEventLoop
+    timeout_keep_alive: int
+    timeout_keep_alive_task: asyncio.TimerHandle | None
+    timeout_keep_alive_handler: Callable[[], None]
+    _unread: UnreadBody
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._unread = UnreadBody(transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._unread.end()
+        super().connection_lost(exc)
+
+    def _keep_alive(self) -> None:
+        """Close the idle connection after a while."""
+        # What came has stopped uvicorn's clock, also when it was the rest of a request that is answered.
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
 
 def _declared_bytes(length: bytes) -> int:
