@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from sglk.errors import SglkError, is_out_of_memory, nearest
+from sglk.interrupt import interruptible
 from sglk.last_words import name_what_crashes
 
 COMMANDS = {
@@ -62,8 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The interpreter's last look for garbage takes another tenth, and the system takes all of it a moment later.
     atexit.register(gc.freeze)
     try:
-        code = _dispatch(words)
-        sys.stdout.flush()
+        with interruptible():
+            code = _dispatch(words)
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -35,7 +35,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture(autouse=True)
 def handlers_of_signals() -> Iterator[None]:
     """Keep what a command does to its process, which ends with it, from the tests that follow."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):

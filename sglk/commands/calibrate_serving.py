@@ -56,9 +56,13 @@ class ServingRuns:
         os.close(handle)
         self.say("starting a server")
         words = [word for word in self.words if override_key(word).partition(".")[0] != "calibrate"]
-        with LaunchedServer([*words, "profiles=none"], log=log, config_dir=self.config_dir) as server:
-            decodes, refusals = asyncio.run(self._runs(server.url, entry))
-            server.check()
+        try:
+            with LaunchedServer([*words, "profiles=none"], log=log, config_dir=self.config_dir) as server:
+                decodes, refusals = asyncio.run(self._runs(server.url, entry))
+                server.check()
+        except KeyboardInterrupt:
+            log.unlink()
+            raise
         log.unlink()
         return serving_time(decodes, refusals)
 

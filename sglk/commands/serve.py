@@ -25,7 +25,7 @@ _FLAGS = ((DRY_RUN, "print the commands of upstream engines, checked, and start 
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until SIGINT or SIGTERM; returns 0 after an orderly end."""
+    """Serve until SIGINT, SIGTERM or SIGHUP; returns 0 after an orderly end."""
     flags = common_flags(arguments, switches=(DRY_RUN,))
     if flags.help:
         command_help("serve", "start a model behind the OpenAI API", ServeConfig, EXAMPLES, _FLAGS)

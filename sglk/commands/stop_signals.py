@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as orders to end well, from the first moment of a process to its last."""
+"""SIGINT, SIGTERM and SIGHUP as orders to end well, from the first moment of a process to its last."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from sglk.interrupt import stop_signals
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,14 +24,20 @@ def stopped_in_order() -> Iterator[None]:
     with it.
     """
 
+    taken = stop_signals()
+
+    def ignore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_IGN)
+
     def stop(_number: int, _frame: FrameType | None) -> None:
-        _ignore()
+        ignore()
         raise Stopped
 
-    previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    previous = {number: signal.signal(number, stop) for number in taken}
     try:
         yield
-        _ignore()
+        ignore()
     except Stopped:
         return
     except BaseException:
@@ -47,8 +53,3 @@ def end_at_once(code: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def _ignore() -> None:
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)

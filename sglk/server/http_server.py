@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sglk.errors import ConfigError
+from sglk.interrupt import stop_signals
 from sglk.server import dashboard
 from sglk.server.advice import watch
 from sglk.server.entry import Entry
@@ -37,14 +38,12 @@ FLUSH_S = 5
 LAST_WORDS_S = 1.0
 """The same after a second signal."""
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class HttpServer(uvicorn.Server):
-    """Serves a deployment on a bound socket until SIGINT or SIGTERM.
+    """Serves a deployment on a bound socket until SIGINT, SIGTERM or SIGHUP.
 
     The first signal stops accepting and lets running requests finish for `server.shutdown_timeout_s`, then aborts
-    them; a second one ends them at once. Either way `run_until_stopped` returns normally.
+    them; a second SIGINT or SIGTERM ends them at once. Either way `run_until_stopped` returns normally.
     """
 
     def __init__(self, app: ASGIApp, deployment: Entry, on_ready: Callable[[], None]) -> None:
@@ -70,7 +69,7 @@ class HttpServer(uvicorn.Server):
 
     def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve on `listener`; shuts the engine down on the way out, and takes signals until that is done."""
-        previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        previous = {number: signal.getsignal(number) for number in stop_signals()}
         told = logging.getLogger("uvicorn.error")
         told.addFilter(_is_no_cancellation)
         try:
@@ -104,17 +103,18 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM as orders to stop; uvicorn itself would die of them again at the end.
+        """Take the signals as orders to stop; uvicorn itself would die of them again at the end.
 
         The loop's own handlers would end with the loop, and one more signal would then kill the process.
         """
         loop = asyncio.get_running_loop()
 
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            if not loop.is_closed():
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            # A shell and the terminal both send SIGHUP when they go: that is one order, and nobody's impatience.
+            if not loop.is_closed() and not (number == signal.SIGHUP and self._deployment.draining):
                 loop.call_soon_threadsafe(self._stop)
 
-        for number in STOP_SIGNALS:
+        for number in stop_signals():
             signal.signal(number, on_signal)
         yield
 

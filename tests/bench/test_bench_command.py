@@ -201,14 +201,15 @@ def test_what_only_the_server_can_refuse_is_a_mistake_of_the_caller(capsys: pyte
     assert said.startswith("sglk: error: the server refuses to start: model.path=nothing: there is no ")
 
 
-def test_an_interrupt_leaves_no_engine_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_leaves_no_engine_behind(tmp_path: Path, number: signal.Signals) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     endless = ("workload=random", "workload.num_requests=100000", "workload.input_len=32", "workload.output_len=200")
     command = [sys.executable, "-m", "sglk", "bench", f"model={model}", *TINY_SERVER, *endless]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bench:
         pid = wait_for_server()
         assert alive(pid)
-        bench.send_signal(signal.SIGINT)
+        bench.send_signal(number)
         assert bench.wait(30) == 130
         assert bench.stderr is not None
         assert bench.stderr.read() == b""

@@ -9,20 +9,24 @@ from sglk.commands.stop_signals import stopped_in_order
 WAITING = """
 import signal
 from sglk.commands.stop_signals import stopped_in_order
-with stopped_in_order():
+from sglk.interrupt import interruptible
+
+def end():
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.raise_signal(number)
+
+with  stopped_in_order():
     try:
         print("waiting", flush=True)
         signal.pause()
     finally:
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-signal.raise_signal(signal.SIGTERM)
-signal.raise_signal(signal.SIGINT)
+        end()
+end()
 print("over", flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_any_number_of_signals_is_one_orderly_end(number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -34,11 +38,11 @@ def test_any_number_of_signals_is_one_orderly_end(number: signal.Signals) -> Non
 
 
 def test_an_error_gives_the_signals_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with pytest.raises(ValueError, match="mine"), stopped_in_order():
         raise ValueError("mine")
 
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 ENDING = """

@@ -128,13 +128,14 @@ def test_a_damaged_file_is_not_overwritten(model: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_an_interrupted_calibration_leaves_no_file(model: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_calibration_leaves_no_file(model: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "sglk", "calibrate", "chip=cpu", f"model={model}", "calibrate.repeats=100000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = [next(process.stderr), next(process.stderr)]
         assert "measuring steps" in said[1]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130
     assert rest == "sglk: interrupted while measuring steps; what was not measured whole is not kept\n"

@@ -58,7 +58,8 @@ def process(model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
     running.child.wait()
 
 
-def test_a_served_model_answers_and_ends_in_order(process: Process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_served_model_answers_and_ends_in_order(process: Process, number: signal.Signals) -> None:
     url = process.wait_ready()
     body = {"prompt": "x", "max_tokens": 8, "ignore_eos": True}
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
@@ -69,7 +70,10 @@ def test_a_served_model_answers_and_ends_in_order(process: Process) -> None:
         with client.stream("POST", "/v1/completions", json={**body, "max_tokens": 200, "stream": True}) as response:
             lines = response.iter_lines()
             next(lines)
-            process.child.send_signal(signal.SIGTERM)
+            process.child.send_signal(number)
+            # As the terminal does after the shell.
+            wait_until(lambda: "shutting down: 1 requests" in process.text())
+            process.child.send_signal(signal.SIGHUP)
             assert list(lines)[-2] == "data: [DONE]"
 
     assert process.child.wait(30) == 0

@@ -38,7 +38,7 @@ def test_a_killed_study_goes_on_exactly_where_it_was(lab: Lab, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_study_closes_its_trial_and_can_be_resumed(
     lab: Lab, signum: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:

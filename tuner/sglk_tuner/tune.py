@@ -18,7 +18,6 @@ from sglk_tuner import finding
 from sglk_tuner.display import Display, plan_text, result_table
 from sglk_tuner.engine import Engine, Launch
 from sglk_tuner.identity import identity_of
-from sglk_tuner.interrupt import interruptible
 from sglk_tuner.measurement import launcher, measurer
 from sglk_tuner.objective import goals_of
 from sglk_tuner.profile import Finding, ProfileStays
@@ -52,7 +51,7 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
     finding.check_profile_path(config)
     check_folder(config)
     identity = identity_of(config, space, goals, default)
-    with interruptible(), open_study(config, space, goals, default, identity) as study:
+    with open_study(config, space, goals, default, identity) as study:
         display = Display(console, proposals, study, bar=config.bench.progress)
 
         def on_progress(progress: Progress) -> None:
