@@ -54,6 +54,15 @@ def test_without_repeats_or_with_zeros_nothing_is_claimed() -> None:
     assert zero.gains["output_throughput"].ratio is None
 
 
+def test_a_setting_that_falls_to_nothing_is_no_winner() -> None:
+    assert compared([1, 2, 2], [3, 0, 0]).beyond_noise is False
+    assert compared([1, 2, 0], [3, 0, 4]).beyond_noise is False
+    assert compare([SOONER], [{"ttft_s_p99": 0.0}] * 2, [{"ttft_s_p99": 1.0}] * 2).beyond_noise is False
+    # Better in one goal by as much as it is worse in the other.
+    default, other = {"output_throughput": 0.0, "ttft_s_p99": 0.0}, {"output_throughput": 1.0, "ttft_s_p99": 1.0}
+    assert compare([FASTER, SOONER], [default] * 2, [other] * 2).beyond_noise is False
+
+
 @given(st.lists(st.floats(1.0, 1e3), min_size=3, max_size=12))
 def test_a_setting_does_not_beat_itself(values: list[float]) -> None:
     assert compared(values, values).beyond_noise is False

@@ -84,6 +84,18 @@ def test_tpe_carries_a_random_control_and_learns() -> None:
     assert {trial.source for trial in trials} == {"default", "tpe", "control"}
 
 
+def test_tpe_searches_numbers_around_a_default_that_is_none() -> None:
+    tokens = "runtime.max_total_tokens"
+    space = space_of({tokens: list(range(512, 4608, 512))})
+    source = Proposals(space, {tokens: None}, (FASTER,), SearchConfig("any", "tpe"))
+    trials: list[TrialSummary] = []
+    while (proposal := source.next(trials, set(), 0)) is not None:
+        # The default is the best, so that it is suggested again and again.
+        figures = {"output_throughput": 1e6 / (proposal.params[tokens] or 1)}
+        trials.append(TrialSummary(len(trials), "COMPLETE", proposal.source, proposal.params, values=figures))
+    assert sorted(trial.params[tokens] or 0 for trial in trials) == [0, *range(512, 4608, 512)]
+
+
 def test_seeds_differ_and_repeat() -> None:
     def measured(seed: int) -> list[str]:
         return keys(run(proposals(sampler="random", n_trials=6, seed=seed), [], set()))

@@ -13,8 +13,8 @@ TIE = 0.01
 MEMORY = "runtime.mem_fraction_static"
 WINDOW = "runtime.max_running_requests"
 
-OF_LIMITS = ("goodput", "goodput_share")
-"""Figures that count the requests within the objective's limits."""
+GOODPUT = "goodput"
+"""The figure that counts the requests within the objective's limits."""
 
 
 def rule_of(goals: Sequence[Goal]) -> str:
@@ -37,7 +37,7 @@ def complete(trials: Sequence[TrialSummary]) -> list[TrialSummary]:
 def unmet_goal(goals: Sequence[Goal], trials: Sequence[TrialSummary]) -> Goal | None:
     """Return the goal for which no request of any complete trial kept the limits: 0 everywhere ranks nothing."""
     done = complete(trials)
-    counting = (goal for goal in goals if goal.metric in OF_LIMITS)
+    counting = (goal for goal in goals if goal.metric == GOODPUT)
     return next((goal for goal in counting if done and not any(trial.values[goal.metric] for trial in done)), None)
 
 

@@ -92,18 +92,24 @@ def _contest(
     if baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
         return closing
-    values: dict[int, list[Values]] = {baseline.number: [baseline.values], challenger.number: [challenger.values]}
+    pairs: list[tuple[Values, Values]] = [(baseline.values, challenger.values)]
     for turn in range(1, repeats + 1):
-        for trial in (baseline, challenger):
-            assert trial.number is not None
-            outcome = again(trial.params, f"closing/{trial.number:03d}-{turn}")
-            closing.measurements.append(_entry(study, trial.number, outcome))
-            if outcome.state == "COMPLETE":
-                values[trial.number].append(closing.measurements[-1]["values"])
-            elif trial is challenger:
-                return None
-    _judge(closing, compare(study.goals, values[baseline.number], values[challenger.number]))
+        default, other = (_repeat(closing, study, trial, turn, again) for trial in (baseline, challenger))
+        if other is None:
+            return None
+        if default is not None:
+            pairs.append((default, other))
+    _judge(closing, compare(study.goals, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
     return closing
+
+
+def _repeat(closing: Closing, study: Study, trial: TrialSummary, turn: int, again: MeasureAgain) -> Values | None:
+    """Measure a trial's setting once more and note it in `closing`; None when it fails."""
+    assert trial.number is not None
+    outcome = again(trial.params, f"closing/{trial.number:03d}-{turn}")
+    entry = _entry(study, trial.number, outcome)
+    closing.measurements.append(entry)
+    return entry["values"] or None
 
 
 def _entry(study: Study, number: int, outcome: Outcome) -> dict[str, Any]:

@@ -33,28 +33,33 @@ class Comparison:
 
     gains: dict[str, Gain]
     beyond_noise: bool | None
-    """Whether the product of the gains lies above 1 with its whole interval; None = cannot be judged."""
+    """Whether the product of the gains lies above 1 with its whole interval; None = cannot be judged.
+
+    Next to a value of 0 there is no ratio: a setting that was not better in every pair is then not beyond noise either.
+    """
 
 
 def compare(goals: Sequence[Goal], default: Sequence[Values], other: Sequence[Values]) -> Comparison:
     """Compare measurements of the default and another setting.
 
-    Item 0 of both is the trial itself, which chose the setting and therefore flatters it; only the later ones, measured
-    alternately, give the ratio. One pair has no spread of its own: its interval is then as wide as the difference
-    between the two measurements of one and the same setting, the larger of both settings.
+    Item 0 of both is the trial itself, which chose the setting and therefore flatters it; only the later ones, each pair
+    measured in one turn, give the ratio. One pair has no spread of its own: its interval is then as wide as the
+    difference between the two measurements of one and the same setting, the larger of both settings.
     """
     gains = {goal.metric: _gain([goal], default, other) for goal in goals}
     together = _gain(goals, default, other)
-    beyond_noise = None if together.low is None else together.low > 1.0
-    return Comparison(gains, beyond_noise)
+    if together.low is not None:
+        return Comparison(gains, together.low > 1.0)
+    always_better = all(score > 0.0 for score in _scores(goals, default, other))
+    return Comparison(gains, None if always_better else False)
 
 
 def _gain(goals: Sequence[Goal], default: Sequence[Values], other: Sequence[Values]) -> Gain:
-    pairs = min(len(default), len(other)) - 1
+    pairs = len(default) - 1
     if pairs == 0:
         ratio = _exp(_score(goals, default[0], other[0]))
         return Gain(ratio, None, None, 0, "the two trials, not repeated")
-    scores = [_score(goals, a, b) for a, b in zip(default[1:], other[1:], strict=False)]
+    scores = _scores(goals, default, other)
     if not all(map(math.isfinite, scores)):
         return Gain(None, None, None, pairs, "no ratio: a value is 0")
     centre = statistics.fmean(scores)
@@ -66,6 +71,10 @@ def _gain(goals: Sequence[Goal], default: Sequence[Values], other: Sequence[Valu
         width = max(abs(_score(goals, *default[:2])), abs(_score(goals, *other[:2])))
         method = "one pair; interval from the repeat of each setting"
     return Gain(_exp(centre), _exp(centre - width), _exp(centre + width), pairs, method)
+
+
+def _scores(goals: Sequence[Goal], default: Sequence[Values], other: Sequence[Values]) -> list[float]:
+    return [_score(goals, a, b) for a, b in zip(default[1:], other[1:], strict=True)]
 
 
 def _score(goals: Sequence[Goal], base: Values, value: Values) -> float:

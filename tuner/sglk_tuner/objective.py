@@ -27,13 +27,16 @@ class Goal:
         return f"{self.direction}:{self.metric}"
 
     def loss(self, value: float, best: float) -> float:
-        """Return how far `value` lies behind `best`, as the logarithm of their ratio: 0 = equal, above 0 = worse."""
+        """Return how far `value` lies behind `best`, as the logarithm of their ratio: 0 = equal, above 0 = worse.
+
+        Where one of them is 0 it is infinite, and its sign says which is the better one.
+        """
         if value == best:
             return 0.0
-        if value <= 0.0 or best <= 0.0:
-            return math.inf
-        ratio = best / value if self.direction == "maximize" else value / best
-        return math.log(ratio)
+        larger, smaller = (best, value) if self.direction == "maximize" else (value, best)
+        if larger <= 0.0 or smaller <= 0.0:
+            return math.copysign(math.inf, larger - smaller)
+        return math.log(larger / smaller)
 
     def best(self, values: list[float]) -> float:
         """Return the best of `values`."""

@@ -115,7 +115,8 @@ class Proposals:
 
     def _steps(self, key: str, value: object, wanted: object) -> float:
         values = self.space.candidates[key]
-        if not is_ordered(values):
+        # The default is suggested too, and may be null where every candidate is a number.
+        if not is_ordered((*values, wanted)):
             return float(value != wanted)
         span = max(len(values) - 1, 1)
         place = values.index(value)
