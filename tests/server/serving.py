@@ -46,6 +46,11 @@ def scripted_answers(text: str) -> Callable[[tuple[int, ...]], list[int]]:
     return lambda _: list(text.encode())
 
 
+def answering(text: str, **settings: Any) -> ScriptedRunner:
+    """Return a runner that ends every answer after `text`."""
+    return ScriptedRunner(eos_token_ids=frozenset({EOS_ID}), script=scripted_answers(text), **settings)
+
+
 def deploy(
     runner: ScriptedRunner | Mapping[str, ScriptedRunner],
     *,
@@ -154,6 +159,20 @@ class Served:
         self._calls.callback(connection.close)
         connection.request("POST", path, json.dumps(body), headers)
         return connection
+
+    def ask(self, **headers: str) -> str:
+        """Return the answer to a short completion."""
+        response = self.post("/v1/completions", {"prompt": "x", "temperature": 0}, headers=headers)
+        assert response.status_code == 200, response.text
+        text: str = response.json()["choices"][0]["text"]
+        return text
+
+    def admin(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Give an order to `/admin` and return what is told of it."""
+        response = self.client.request(method, f"/admin/{path}", json=body)
+        assert response.status_code == 200, response.text
+        told: dict[str, Any] = response.json()
+        return told
 
     def samples(self) -> dict[str, float]:
         """Scrape `/metrics`: value by sample name, label values left out (there is one model and one group)."""

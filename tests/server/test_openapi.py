@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglk.models.byte_level import EOS_ID
-from sglk.testing.scripted import ScriptedRunner
-from tests.server.serving import Served, scripted_answers, serving
+from tests.server.serving import Served, answering, serving
 
 EXAMPLES = 25
 """Generated requests for each route."""
@@ -26,10 +24,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Served]:
-    runners = {
-        name: ScriptedRunner(eos_token_ids=frozenset({EOS_ID}), script=scripted_answers(name), vocab_size=320)
-        for name in "ab"
-    }
+    runners = {name: answering(name, vocab_size=320) for name in "ab"}
     with serving(runners) as served:
         yield served
 

@@ -14,7 +14,7 @@ from sglk.server.counting import Outcome
 from sglk.server.logs import SHOWN, JsonFormatter, TextFormatter
 from sglk.testing.scripted import ScriptedRunner
 from tests.engine.receiving import Receiver
-from tests.server.serving import ENDLESS, Served, patient_runner, scripted_answers, serving, wait_until
+from tests.server.serving import ENDLESS, Served, answering, patient_runner, serving, wait_until
 
 BODY = {"prompt": "hello", "max_tokens": 4, "ignore_eos": True}
 
@@ -120,7 +120,7 @@ def test_a_path_cannot_begin_a_line_of_its_own(served: Served, lines: Lines) -> 
 
 def test_lines_of_other_threads_carry_the_id(lines: Lines) -> None:
     sick = ScriptedRunner(eos_token_ids=frozenset({EOS_ID}), spoils=lambda row: "on fire")
-    well = ScriptedRunner(eos_token_ids=frozenset({EOS_ID}), script=scripted_answers("b"))
+    well = answering("b")
     with serving({"a": sick, "b": well}, weights={"a": 1, "b": 1}) as served:
         ask(served, "first")
         ask(served, "second")
