@@ -15,6 +15,9 @@ GroupState = Literal["serving", "draining", "drained"]
 
 ReplicaState = Literal["serving", "failed", "restarting"]
 
+SILENT_S = 20.0
+"""A replica from which nothing has come for so long is passed over while another is well: it may have hung."""
+
 Outcome = Literal["completed", "failed", "aborted", "refused"]
 """How a request ended at a replica: `refused` = for what it asks (4xx), `aborted` = by the client or an operator."""
 
@@ -32,7 +35,7 @@ class ReplicaEngine(Protocol):
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds the step that is being computed has been running; 0 between two steps."""
+        """For how many seconds what it is doing has brought nothing; 0 while it waits for requests, or answers them."""
 
     def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
         """Queue `request`; RequestError when it is refused."""
@@ -91,7 +94,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         """Whether a request should be sent to it now."""
-        return self.state == "serving" and self.engine.is_alive and self.breaker.admits
+        return self.alive and self.breaker.admits and self.engine.stuck_s <= SILENT_S
 
 
 class DeviceGroup:
@@ -147,4 +150,6 @@ def _trouble(replica: Replica) -> str:
         return f"{replica.state}: {replica.breaker.last_error}" if replica.breaker.last_error else replica.state
     if not replica.engine.is_alive:
         return f"engine stopped: {replica.engine.failure or 'shut down'}"
+    if replica.breaker.admits:
+        return f"nothing has come from it for {replica.engine.stuck_s:.3g} s"
     return f"circuit breaker {replica.breaker.state}: {replica.breaker.last_error}"

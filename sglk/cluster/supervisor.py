@@ -100,7 +100,9 @@ class Supervisor:
         if not engine.is_alive:
             self._router.give_up(replica, engine.failure or "the engine stopped")
         elif engine.stuck_s > self._settings.step_timeout_s:
-            self._router.give_up(replica, f"a step has been running for {engine.stuck_s:.3g} s")
+            limit_s = self._settings.step_timeout_s
+            told = f"nothing has come from it for {engine.stuck_s:.3g} s; router.step_timeout_s={limit_s:g}"
+            self._router.give_up(replica, told)
         elif self._only_fails(replica):
             told = f"nothing but failures for {replica.breaker.sick_s:.3g} s, the last: {replica.breaker.last_error}"
             self._router.give_up(replica, told)

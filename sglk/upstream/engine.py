@@ -4,8 +4,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import httpx
 
@@ -26,6 +28,16 @@ LOST_AFTER = 3
 
 FLUSH_ROUTES = ("/flush_cache", "/reset_prefix_cache")
 """SGLang's (and sglk's) and vLLM's."""
+
+NOTHING_LEFT: Mapping[str, Any] = {
+    "running_requests": 0,
+    "queued_requests": 0,
+    "kv_capacity_tokens": 0,
+    "kv_used_tokens": 0,
+    "kv_cached_tokens": 0,
+    "generation_throughput": 0.0,
+}
+"""The gauges of a server that is gone."""
 
 OnOutput = Callable[[Output], None]
 
@@ -59,6 +71,8 @@ class UpstreamEngine:
         self._pause_s = pause_s
         self._failure = failure
         self._silent_since_s: float | None = None
+        self._heard_s = 0.0
+        """When the last piece of an answer came."""
         self._stats = EngineStats()
         self._submitted: dict[str, None] = {}
         """Requests that are on their way into their event loop."""
@@ -82,9 +96,9 @@ class UpstreamEngine:
 
     @property
     def stuck_s(self) -> float:
-        """For how long its probes have been without an answer; 0 while it answers."""
+        """For how long neither its probes nor its requests have had an answer; 0 while probes have."""
         since = self._silent_since_s
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else time.monotonic() - max(since, self._heard_s)
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
         """Pass `request`, a ProxyRequest, on."""
@@ -100,8 +114,8 @@ class UpstreamEngine:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def stats(self) -> EngineStats:
-        """Return what it said of itself last."""
-        return self._stats
+        """Return what it said of itself last; of one that is gone, what it had counted."""
+        return self._stats if self.is_alive else replace(self._stats, **NOTHING_LEFT)
 
     def flush_cache(self) -> bool:
         """Empty its prefix cache; False where it refuses, as with live requests."""
@@ -138,6 +152,8 @@ class UpstreamEngine:
     async def _relay(self, relay: Relay, request: ProxyRequest, on_output: OnOutput) -> None:
         try:
             async for output in relay.outputs():
+                if output.data:
+                    self._heard_s = time.monotonic()
                 on_output(output)
         except asyncio.CancelledError:
             on_output(self._aborted(request))

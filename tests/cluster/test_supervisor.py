@@ -3,6 +3,8 @@
 import threading
 from itertools import pairwise
 
+import pytest
+
 from sglk.cluster.breaker import BreakerSettings
 from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
@@ -84,8 +86,23 @@ def test_a_step_that_never_ends_takes_the_replica_out() -> None:
             supervisor.tick()
         assert stuck.wait().reason == "length"
         assert picks(router) == {"a": 1, "b": 1}
-        assert "a step has been running" in (router.groups["a"].trouble or "")
+        assert "nothing has come from it for" in (router.groups["a"].trouble or "")
         gate.set()
+
+
+def test_a_replica_that_says_nothing_is_passed_over_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 9, "b": 1}) as router:
+        group, silent_s = router.groups["a"], {router.groups["a"].replicas[0].engine: 20.1}
+        monkeypatch.setattr(Engine, "stuck_s", property(lambda engine: silent_s.get(engine, 0.0)))
+        assert (group.ready, group.alive, group.trouble) == (False, True, "nothing has come from it for 20.1 s")
+        for index in range(4):
+            assert ask(router, f"r{index}").wait().reason == "length"
+        assert picks(router) == {"a": 0, "b": 4}
+        router.drain("b", force=True)
+        assert ask(router, "nobody else is left").wait().reason == "length"
+        assert picks(router) == {"a": 1, "b": 4}
+        silent_s.clear()
+        assert (group.ready, group.trouble) == (True, None)
 
 
 def test_a_restart_on_request_gives_up_what_runs_and_forgets_the_prefixes() -> None:

@@ -1,0 +1,72 @@
+"""A server whose probes get no answer: hung, unless its requests get one."""
+
+import asyncio
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from sglk.upstream.engine import UpstreamEngine
+from sglk.upstream.messages import ProxyRequest
+from sglk.upstream.probe import unhealthy
+from tests.upstream.stand_ins import wait_for
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+class Mute(socketserver.ThreadingTCPServer):
+    """Answers no probe, and requests with a piece for each `go_on`."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Connection)
+        self.over = threading.Event()
+        self.go_on = threading.Semaphore(0)
+
+
+class Connection(socketserver.StreamRequestHandler):
+    server: Mute
+
+    def handle(self) -> None:
+        if self.rfile.readline().startswith(b"GET"):
+            self.server.over.wait()
+            return
+        self.wfile.write(HEAD)
+        while self.server.go_on.acquire() and not self.server.over.is_set():
+            self.wfile.write(b"data: {}\n\n")
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
+    monkeypatch.setattr("sglk.upstream.engine.LOOK_S", 0.01)
+    monkeypatch.setattr("sglk.upstream.engine.unhealthy", partial(unhealthy, timeout_s=0.05))
+    with Mute() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.over.set()
+        server.go_on.release()
+        server.shutdown()
+
+
+def test_a_server_that_answers_requests_has_not_hung(mute: Mute) -> None:
+    engine = UpstreamEngine("a/0", f"http://127.0.0.1:{mute.server_address[1]}")
+
+    async def stream() -> None:
+        pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        request = ProxyRequest("r", (), path="/v1/completions")
+        engine.submit(request, lambda output: pieces.put_nowait(getattr(output, "data", b"")))
+        for _ in range(2):
+            await asyncio.to_thread(wait_for, lambda: engine.stuck_s > 0.2, "its probes get no answer")
+            sent_s = time.monotonic()
+            mute.go_on.release()
+            assert await pieces.get() == b"data: {}\n\n"
+            assert engine.stuck_s <= time.monotonic() - sent_s
+        assert engine.is_alive
+        await asyncio.to_thread(engine.shutdown)
+        assert await pieces.get() == b""
+
+    asyncio.run(stream())
