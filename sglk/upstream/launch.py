@@ -3,7 +3,6 @@
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -14,15 +13,19 @@ from sglk.config.api_keys import read_key
 from sglk.config.fleet import ReplicaConfig
 from sglk.errors import RunError
 from sglk.upstream.command import UpstreamCommand
-from sglk.upstream.compose import LOOPBACK, compose_command
+from sglk.upstream.compose import compose_command
 from sglk.upstream.engine import UpstreamEngine
 from sglk.upstream.interpreter import require_installed
+from sglk.upstream.port import PortTaken, free_port
 from sglk.upstream.probe import without_token
 from sglk.upstream.process import UpstreamProcess
 
 logger = logging.getLogger(__name__)
 
 _PROBE_EVERY_S = 0.2
+
+PORTS_TRIED = 3
+"""Ports tried for an engine before its start counts as failed."""
 
 
 def launch(replica: ReplicaConfig, cancelled: threading.Event | None = None) -> UpstreamEngine:
@@ -81,14 +84,17 @@ def log_file(replica: ReplicaConfig) -> Path:
     return Path(replica.config.engine.logs) / f"{replica.name.replace('/', '-')}.log"
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody holds at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def _start(replica: ReplicaConfig, cancelled: threading.Event, ports: int = PORTS_TRIED) -> UpstreamEngine:
+    try:
+        return _start_once(replica, cancelled)
+    except PortTaken as error:
+        if ports == 1:
+            raise
+        logger.warning("%s; it is started again with another port", error)
+        return _start(replica, cancelled, ports - 1)
 
 
-def _start(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine:
+def _start_once(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamEngine:
     command = compose_command(
         replica.config,
         port=free_port(),
@@ -124,9 +130,13 @@ def _await_token(
     model = config.server.served_model_name or config.model.name
     limit_s = config.engine.start_timeout_s
     over_s = time.monotonic() + limit_s
-    while (why := without_token(command.url, model, key)) is not None:
+    while True:
+        why = without_token(command.url, model, key)
+        # Asked last: a token from somebody else who took the port in between is none of its own.
         if (end := process.why_it_ended()) is not None:
-            raise RunError(end)
+            raise PortTaken(end) if process.found_its_port_taken else RunError(end)
+        if why is None:
+            return
         if cancelled.is_set():
             raise RunError(f"the start of {process.label} was given up")
         if time.monotonic() >= over_s:

@@ -9,7 +9,8 @@ from sglk.config.fleet import ReplicaConfig
 from sglk.errors import RunError
 from sglk.upstream.compose import compose_command
 from sglk.upstream.interpreter import require_installed
-from sglk.upstream.launch import free_port, log_file
+from sglk.upstream.launch import log_file
+from sglk.upstream.port import free_port
 from sglk.upstream.process import UpstreamProcess
 
 logger = logging.getLogger(__name__)

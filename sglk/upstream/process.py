@@ -19,6 +19,9 @@ _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*
 """An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
 
 
+_TAKEN = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
+
+
 class UpstreamProcess(ChildProcess):
     """The process of a command, and all that it starts: none of them outlives this process, however that ends."""
 
@@ -53,6 +56,11 @@ class UpstreamProcess(ChildProcess):
     def note_ready(self) -> None:
         """Leave what it has said so far out of why it may end: engines print exceptions that they get over."""
         self._relay.forget()
+
+    @property
+    def found_its_port_taken(self) -> bool:
+        """Whether somebody else held a port that it wanted, by what it has said."""
+        return any(_TAKEN.search(line) for line in self.tail(REMEMBERED))
 
     def why_it_ended(self, lines: int = 5) -> str | None:
         """Return how it ended, with its last lines; None while it runs."""

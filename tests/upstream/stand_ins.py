@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from sglk.child import ChildProcess, http_ok
-from sglk.upstream.launch import free_port
+from sglk.upstream.port import free_port
 
 FOLDER = Path(__file__).with_name("stand_in")
 

@@ -17,7 +17,7 @@ from sglk.config.groups import parse_groups
 from sglk.errors import ConfigError
 from sglk.server.gateway import all_elsewhere
 from sglk.testing.tiny import write_tiny_model
-from sglk.upstream.launch import free_port
+from sglk.upstream.port import free_port
 from tests.upstream.stand_ins import client, stand_in, wait_for
 
 GONE = "{name: gone, url: 'http://127.0.0.1:9', weight: 1}"

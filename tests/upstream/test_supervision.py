@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sglk.errors import ConfigError, RunError
 from sglk.server.gateway import load_gateway
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
+from sglk.upstream.port import PORTS, free_port
 from sglk.upstream.process import last_words
 from tests.upstream.stand_ins import client, is_running, path_with_stand_in, wait_for
 
@@ -50,6 +52,8 @@ def test_an_engine_is_ready_with_its_first_token_and_stops_with_its_workers(
     assert (engine.stats().running_requests, engine.stats().queued_requests) == (2, 1)
     os.kill(pids[0], signal.SIGKILL)
     wait_for(lambda: not engine.is_alive, "its end shows")
+    assert (engine.stats().running_requests, engine.stats().kv_capacity_tokens) == (0, 0)
+    assert engine.stats().prompt_tokens == 70
     assert "was killed by signal 9: it printed nothing more" in str(engine.failure)
     engine.shutdown()
     assert not any(map(is_running, pids))
@@ -72,6 +76,29 @@ def test_the_cause_is_told_and_not_its_consequences() -> None:
         "RuntimeError: Engine core initialization failed. See root cause above.",
     ]
     assert last_words(["one", "two"], 1) == ["two"]
+
+
+def test_a_port_that_somebody_took_meanwhile_is_exchanged_for_another(
+    replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken = holder.getsockname()[1]
+        ports = iter([taken, free_port()])
+        monkeypatch.setattr("sglk.upstream.launch.free_port", lambda: next(ports))
+        engine = launch(replica)
+    try:
+        assert engine.is_alive
+        assert not engine.url.endswith(f":{taken}")
+    finally:
+        engine.shutdown()
+    assert "address already in use" in caplog.text
+    assert "it is started again with another port" in caplog.text
+
+
+def test_ports_are_given_to_one_engine_each() -> None:
+    given = [free_port() for _ in range(200)]
+    assert len(set(given)) == len(given)
+    assert all(port in PORTS for port in given)
 
 
 @pytest.mark.slow

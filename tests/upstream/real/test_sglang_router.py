@@ -8,7 +8,7 @@ import pytest
 
 from sglk.bench.target import LaunchedServer
 from sglk.child import ChildProcess, http_ok
-from sglk.upstream.launch import free_port
+from sglk.upstream.port import free_port
 from tests.upstream.real.engines import python_of
 from tests.upstream.real.load import CONCURRENCY, REQUESTS, under_load
 

@@ -9,7 +9,7 @@ import pytest
 
 from sglk.bench.target import LaunchedServer, serve_command
 from sglk.child import ChildProcess
-from sglk.upstream.launch import free_port
+from sglk.upstream.port import free_port
 from tests.upstream.real.engines import START_S, Tokens, at_once, descendants, one_by_one, prompts, words
 from tests.upstream.stand_ins import client, is_running, wait_for
 
