@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tests.bench.mock_server import Call, MockServer, Reply
+from tests.bench.running import MODELS, NATIVE
 from tests.bench.streams import FRAMINGS
 
 
@@ -14,10 +15,7 @@ class CachedServer(MockServer):
     """
 
     def __init__(self, *, flushes: bool | None = True, native: bool = True) -> None:
-        routes: dict[str, object] = {"/v1/models": {"data": [{"id": "mock"}]}}
-        if native:
-            routes |= {"/model_info": {"vocab_size": 1000}}
-        super().__init__(self._complete, routes)
+        super().__init__(self._complete, dict(NATIVE if native else MODELS))
         self._flushes = flushes
         self._seen: list[Any] = []
 
