@@ -32,6 +32,8 @@ class Footprint:
     """Memory that `mem_fraction_static` is a share of."""
     static: int
     """That share: weights and KV pool together."""
+    taken: int
+    """What they take: the share, but where the size of the pool is stated whatever that comes to."""
     activations: int
     """Estimate of what the largest step works in."""
     problem: str | None
@@ -77,6 +79,8 @@ def footprint(model: PlannedModel, chip: ChipConfig, room: Room, runtime: Runtim
     else:
         problem = f"the weights take {weights.total} bytes a device, {room.free} of {room.total} are free"
     planned = planned_bytes(left, runtime)
+    static = int(planned * runtime.mem_fraction_static)
+    stated = runtime.max_total_tokens is not None and tokens > 0
     return Footprint(
         dtype=dtype,
         quantization=scheme.kind if scheme else None,
@@ -87,7 +91,8 @@ def footprint(model: PlannedModel, chip: ChipConfig, room: Room, runtime: Runtim
         kv_tokens=tokens,
         page_size=runtime.page_size,
         planned=planned,
-        static=int(planned * runtime.mem_fraction_static),
+        static=static,
+        taken=weights.total + tokens * per_token if stated else static,
         activations=activation_bytes(spec, runtime, dtype),
         problem=problem,
     )

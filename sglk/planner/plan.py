@@ -182,7 +182,8 @@ def _same_devices(ways: Sequence[Way], found: Footprint) -> bool:
 def _nothing_helps(subject: Subject, wanted: Wanted) -> str:
     roomiest = roomiest_pool(subject)
     devices = "one device" if roomiest.tp_size == 1 else f"{roomiest.tp_size} devices"
-    scheme = roomiest.quantization or roomiest.dtype
+    dtypes = [roomiest.dtype] if roomiest.dtype != subject.footprint(subject.runtime).dtype else []
+    scheme = " and ".join([roomiest.quantization, *dtypes]) if roomiest.quantization else roomiest.dtype
     if roomiest.kv_tokens:
         rooms = (
             (roomiest.requests(wanted.context_length), wanted.context_length),
@@ -201,15 +202,21 @@ def _warnings(found: Footprint, subject: Subject, wanted: Wanted) -> Iterator[st
         left, needed = subject.reserve(found) / 2**30, found.reserve_needed / 2**30
         yield (
             f"{left:.1f} GiB are left beside weights and KV, and the largest step takes about {needed:.1f}; "
-            "lower runtime.mem_fraction_static or runtime.max_prefill_tokens"
+            f"lower {_pool_key(subject)} or runtime.max_prefill_tokens"
         )
 
 
+def _pool_key(subject: Subject) -> str:
+    return f"runtime.{'mem_fraction_static' if subject.runtime.max_total_tokens is None else 'max_total_tokens'}"
+
+
 def _why(found: Footprint, wanted: Wanted, fraction: float) -> str:
-    weights, static = found.weights.total / 2**30, found.static / 2**30
+    weights, static, pool = (size / 2**30 for size in (found.weights.total, found.static, found.kv_bytes))
     budget = f"{fraction:g} of {found.planned / 2**30:.4g} GiB is {static:.1f} GiB, the weights take {weights:.1f}"
     if not found.kv_tokens:
         return f"the engine cannot start: {budget}" if static < weights else f"the engine cannot start: {found.problem}"
+    if found.taken != found.static:
+        budget = f"the weights take {weights:.1f} of {found.planned / 2**30:.4g} GiB, the stated pool {pool:.1f}"
     room = f"room for {found.kv_tokens} KV tokens"
     requests = found.requests(wanted.context_length)
     if requests:

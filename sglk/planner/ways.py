@@ -13,6 +13,7 @@ from sglk.backends.schemes import ON_LOAD, LinearScheme
 from sglk.config.quantization import schemes_of
 from sglk.config.schema import ChipConfig, RuntimeConfig
 from sglk.config.tensor_parallel import ranks_of
+from sglk.engine.capacity import GIB
 from sglk.planner.dtypes import BYTES, compute_dtype, kv_dtype
 from sglk.planner.footprint import Footprint, footprint
 from sglk.planner.model import PlannedModel
@@ -56,8 +57,8 @@ class Subject:
     def reserve(self, found: Footprint) -> int:
         """Return the bytes of a device that are left to everything beside weights and pools."""
         if self.room.host_memory:
-            return self.room.total // found.tp_size - found.static
-        return int(found.planned * self.fraction_left) - found.static
+            return self.room.total // found.tp_size - found.taken
+        return int(found.planned * self.fraction_left) - found.taken
 
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
@@ -77,7 +78,8 @@ class Way:
     """Key to new value, as typed."""
     why: list[str]
     cost: tuple[float, ...]
-    """Devices, bits of weights, bytes of KV numbers, tokens of context, fraction: the most expensive first."""
+    """Devices, bits of linear layers and of all other weights, bytes of KV numbers, tokens of context, fraction, sizes
+    that are no longer stated: the most expensive first."""
     result: Footprint
 
     def is_part_of(self, other: "Way") -> bool:
@@ -138,22 +140,34 @@ def _all_ways(subject: Subject, wanted: Wanted) -> Iterator[Way]:
 
 
 def _choices(subject: Subject) -> Iterator[RuntimeConfig]:
-    """Yield all combinations of devices and dtypes; the pool takes what the fraction leaves."""
-    for (dtype, scheme), kv in product(_precisions(subject), _kv_dtypes(subject)):
+    """Yield all combinations of devices, dtypes and stated sizes."""
+    for (dtype, scheme), kv, (tokens, memory_gib) in product(
+        _precisions(subject), _kv_dtypes(subject), _stated_sizes(subject)
+    ):
         runtime = replace(
             subject.runtime,
             dtype=dtype,
             quantization=scheme,
             kv_cache_dtype=kv,
-            max_total_tokens=None,
+            max_total_tokens=tokens,
+            device_memory_gib=memory_gib,
         )
         for size in _sizes(subject, subject.model.scheme(scheme)):
             yield replace(runtime, tp_size=size)
 
 
+def _stated_sizes(subject: Subject) -> Iterator[tuple[int | None, float | None]]:
+    """Yield the size of the pool and the memory as they are stated, and without what may be in the way."""
+    tokens, memory_gib = subject.runtime.max_total_tokens, subject.runtime.device_memory_gib
+    exceeds = memory_gib is not None and memory_gib * GIB > subject.room.total and not subject.room.host_memory
+    yield from product(dict.fromkeys((tokens, None)), (memory_gib, None) if exceeds else (memory_gib,))
+
+
 def _with_memory(subject: Subject, wanted: Wanted, runtime: RuntimeConfig) -> Iterator[Way]:
     """Yield the ways with these devices and dtypes: as they are, with a higher fraction, with a shorter context."""
     found = subject.footprint(runtime)
+    if _stated_pool_takes_the_room_of_a_step(subject, found):
+        return
     if fits(found, wanted):
         yield _way(subject, wanted, runtime, wanted.context_length, found)
         return
@@ -161,13 +175,19 @@ def _with_memory(subject: Subject, wanted: Wanted, runtime: RuntimeConfig) -> It
     if shorter:
         yield _way(subject, wanted, runtime, shorter, found)
     raised = _raised(subject, wanted, runtime, found)
-    if raised is None:
+    if raised is None or runtime.max_total_tokens is not None:
         return
     found = subject.footprint(raised)
     if fits(found, wanted):
         yield _way(subject, wanted, raised, wanted.context_length, found)
     elif longer := _shorter(found, wanted):
         yield _way(subject, wanted, raised, longer, found)
+
+
+def _stated_pool_takes_the_room_of_a_step(subject: Subject, found: Footprint) -> bool:
+    if subject.room.host_memory or found.taken <= found.static:
+        return False
+    return subject.reserve(found) < found.reserve_needed
 
 
 def _raised(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, found: Footprint) -> RuntimeConfig | None:
@@ -208,7 +228,10 @@ def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_lengt
     if runtime.mem_fraction_static != before.mem_fraction_static:
         changes["runtime.mem_fraction_static"] = f"{runtime.mem_fraction_static:g}"
         why.append(f"{_gib(found.static)} for weights and KV leaves {_gib(subject.reserve(found))} to everything else")
-    if before.max_total_tokens is not None:
+    if runtime.device_memory_gib != before.device_memory_gib:
+        changes["runtime.device_memory_gib"] = "null"
+        why.append(f"the device has {_gib(subject.room.total)}")
+    if runtime.max_total_tokens != before.max_total_tokens:
         changes["runtime.max_total_tokens"] = "null"
         why.append("the pool takes what the fraction leaves")
     return Way(changes, why, _cost(subject, wanted, runtime, context_length, found), found)
@@ -217,13 +240,17 @@ def _way(subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_lengt
 def _cost(
     subject: Subject, wanted: Wanted, runtime: RuntimeConfig, context_length: int, found: Footprint
 ) -> tuple[float, ...]:
+    before = compute_dtype(subject.runtime, subject.chip)
     kv_before = BYTES[kv_dtype(subject.runtime, subject.chip)]
+    sizes = "max_total_tokens", "device_memory_gib"
     return (
         found.tp_size,
-        _bits(_scheme(subject), found.dtype) - _bits(found.quantization, found.dtype),
+        _bits(_scheme(subject), before) - _bits(found.quantization, found.dtype),
+        _bits(None, before) - _bits(None, found.dtype),
         kv_before - BYTES[found.kv_dtype],
         wanted.context_length - context_length,
         runtime.mem_fraction_static - subject.runtime.mem_fraction_static,
+        sum(getattr(runtime, name) != getattr(subject.runtime, name) for name in sizes),
     )
 
 
@@ -234,14 +261,14 @@ def _sizes(subject: Subject, scheme: LinearScheme | None) -> list[int]:
 
 
 def _precisions(subject: Subject) -> list[tuple[str, str | None]]:
-    """Return compute dtypes with schemes: those of now, fewer bits of all numbers, or of linear layers alone."""
-    now, runtime = (subject.runtime.dtype, subject.runtime.quantization), subject.runtime
-    if subject.model.checkpoint is not None:
-        return [now]
-    precisions = [now, *((now[0], scheme) for scheme in _schemes(subject))]
-    if compute_dtype(runtime, subject.chip) == "fp32" and now[1] is None:
-        precisions += [(name, None) for name in subject.chip.dtypes if BYTES.get(name) == 2][:1]
-    return precisions
+    """Return compute dtypes with schemes: those of now, two bytes a number, fewer bits of linear layers, or both."""
+    runtime, chip = subject.runtime, subject.chip
+    dtypes, schemes = [runtime.dtype], [runtime.quantization]
+    if compute_dtype(runtime, chip) == "fp32":
+        dtypes += [name for name in chip.dtypes if BYTES.get(name) == 2][:1]
+    if subject.model.checkpoint is None:
+        schemes += _schemes(subject)
+    return list(product(dtypes, schemes))
 
 
 def _schemes(subject: Subject) -> list[str]:

@@ -73,11 +73,20 @@ def changed(config: PlanConfig, changes: Mapping[str, str]) -> ReplicaPlan:
 
 
 @pytest.mark.parametrize(
-    ("chip", "model"), [("a100_40g", "qwen32b"), ("rtx4090", "qwen72b"), ("l20", "mixtral8x7b"), ("cpu", "qwen7b")]
+    "words",
+    [
+        "chip=a100_40g model=qwen32b",
+        "chip=rtx4090 model=qwen72b",
+        "chip=l20 model=mixtral8x7b",
+        "chip=cpu model=qwen7b",
+        "chip=l20 model=mixtral8x7b runtime.dtype=fp32",
+        "chip=a100_40g model=qwen32b runtime.max_total_tokens=70000",
+        "chip=a100_40g model=qwen32b runtime.max_total_tokens=40000",
+        "chip=h100 model=qwen32b runtime.device_memory_gib=100",
+    ],
 )
-def test_every_way_makes_it_fit_and_no_change_of_it_can_be_left_out(chip: str, model: str) -> None:
-    words = [f"chip={chip}", f"model={model}", "backend=sim", "plan.requests=2", "profiles=none"]
-    config = compose("plan", words).config
+def test_every_way_makes_it_fit_and_no_change_of_it_can_be_left_out(words: str) -> None:
+    config = compose("plan", [*words.split(), "backend=sim", "plan.requests=2", "profiles=none"]).config
     plan = changed(config, {})
     assert (plan.verdict, [way.cost for way in plan.ways]) == ("fits with changes", sorted(w.cost for w in plan.ways))
     for way in plan.ways:
@@ -85,7 +94,8 @@ def test_every_way_makes_it_fit_and_no_change_of_it_can_be_left_out(chip: str, m
         assert (again.verdict, again.found) == ("fits", way.result), way.changes
         for key in way.changes:
             fewer = {name: value for name, value in way.changes.items() if name != key}
-            assert changed(config, fewer).verdict != "fits", f"{key} is not needed in {way.changes}"
+            left_out = changed(config, fewer)
+            assert left_out.verdict != "fits" or left_out.warnings, f"{key} is not needed in {way.changes}"
 
 
 def test_a_pool_too_large_is_left_to_the_fraction() -> None:
@@ -94,11 +104,45 @@ def test_a_pool_too_large_is_left_to_the_fraction() -> None:
     assert changes(plan) == [{"runtime.max_total_tokens": "null"}]
 
 
+def test_a_stated_pool_stays_where_it_is_not_in_the_way() -> None:
+    plan = replica("chip=a100_40g", "model=qwen32b", "runtime.max_total_tokens=40000")
+    assert changes(plan)[1:] == [{"runtime.quantization": "w4a16"}, {"runtime.tp_size": "2"}]
+    small = replica("chip=a100_40g", "model=qwen32b", "runtime.tp_size=4", "runtime.max_total_tokens=30000")
+    assert changes(small) == [{"runtime.max_total_tokens": "null"}, {"runtime.context_length": "30000"}]
+
+
+def test_a_stated_pool_takes_what_it_takes_of_the_room_of_a_step() -> None:
+    words = ("chip=a100_40g", "model=qwen32b", "runtime.tp_size=2")
+    plan = replica(*words, "runtime.max_total_tokens=65000")
+    assert (plan.verdict, plan.found.kv_tokens) == ("fits", 64992)
+    assert plan.subject.reserve(plan.found) == 40 * GIB - plan.found.weights.total - plan.found.kv_bytes
+    (warning,) = plan.warnings
+    assert warning.startswith("0.1 GiB are left")
+    assert "lower runtime.max_total_tokens or" in warning
+    # Such a pool is no way out either.
+    one = replica("chip=a100_40g", "model=qwen32b", "runtime.max_total_tokens=65000")
+    assert {"runtime.tp_size": "2"} not in changes(one)
+    assert {"runtime.tp_size": "4"} in changes(one)
+
+
+def test_two_bytes_a_number_are_no_smaller_change_than_memory_or_context() -> None:
+    words = ("chip=l20", "model=qwen7b", "runtime.dtype=fp32", "runtime.kv_cache_dtype=bf16", "runtime.tp_size=1")
+    plan = replica(*words, "plan.requests=8")
+    assert changes(plan)[:2] == [{"runtime.mem_fraction_static": "0.89"}, {"runtime.context_length": "23472"}]
+    assert {"runtime.dtype": "bf16"} in changes(plan)
+
+
+def test_a_memory_larger_than_the_device_is_taken_back() -> None:
+    plan = replica("chip=a100_40g", "model=qwen7b", "runtime.tp_size=1", "runtime.device_memory_gib=80")
+    assert "lower runtime.device_memory_gib=80 to the memory of the device" in plan.why
+    assert (plan.verdict, changes(plan)[0]) == ("fits with changes", {"runtime.device_memory_gib": "null"})
+
+
 def test_nothing_helps_a_model_that_is_too_large_for_main_memory() -> None:
     plan = replica("chip=cpu", "model=qwen72b", "runtime.device_memory_gib=8")
     assert (plan.verdict, plan.ways) == ("cannot", [])
     # More parts in one memory save nothing.
-    assert plan.why.endswith("; the smallest weights, w4a16 on one device, take 50.2 GiB each")
+    assert plan.why.endswith("; the smallest weights, w4a16 and bf16 on one device, take 45.5 GiB each")
 
 
 @pytest.mark.parametrize(
