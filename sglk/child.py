@@ -86,7 +86,7 @@ class ChildProcess:
         """How the command has ended and the last that it said; None while it runs."""
         if self.returncode is None:
             return None
-        return f"{self.label} {_ended(self.returncode)}: {self._last_words() or 'it printed nothing'}"
+        return f"{self.label} {how_it_ended(self.returncode)}: {self._last_words() or 'it printed nothing'}"
 
     def tail(self, lines: int = 20) -> list[str]:
         """Return the last non-empty lines of the log."""
@@ -182,7 +182,8 @@ def _require_room(log: BinaryIO) -> None:
     log.truncate()
 
 
-def _ended(code: int) -> str:
+def how_it_ended(code: int) -> str:
+    """Say what an exit code means."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 

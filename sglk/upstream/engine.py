@@ -166,14 +166,17 @@ class UpstreamEngine:
 
     def _look_on(self) -> None:
         missed = 0
+        if self._failure is None:
+            self._scrape()
         while not self._closing.wait(LOOK_S):
+            looked_s = time.monotonic()
             why, slow = self._look()
             if why is None:
                 missed, self._silent_since_s, self._failure = 0, None, None
                 self._scrape()
                 continue
             missed += 1
-            self._silent_since_s = self._silent_since_s or time.monotonic()
+            self._silent_since_s = self._silent_since_s or looked_s
             # One that is merely slow may come back: how long it may take is for `stuck_s`.
             if missed >= LOST_AFTER and not slow:
                 self._failure = f"{self.url}: {why}"

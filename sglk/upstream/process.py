@@ -2,11 +2,12 @@
 
 import os
 import re
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sglk.child import ChildProcess
+from sglk.child import ChildProcess, how_it_ended
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.output import REMEMBERED, OutputRelay
 
@@ -67,9 +68,11 @@ class UpstreamProcess(ChildProcess):
         code = self.returncode
         if code is None:
             return None
-        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        if code == -signal.SIGKILL:
+            # What it said before has nothing to do with that.
+            return f"{self.label} was killed by SIGKILL, as the system does when memory runs out (log: {self.log})"
         said = " / ".join(last_words(self.tail(REMEMBERED), lines)) or "it printed nothing more"
-        return f"{self.label} {how}: {said} (log: {self.log})"
+        return f"{self.label} {how_it_ended(code)}: {said} (log: {self.log})"
 
 
 def last_words(said: Sequence[str], lines: int) -> list[str]:
