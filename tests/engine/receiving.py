@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglk.config.schema import RuntimeConfig
+from sglk.engine.batch import Batch
 from sglk.engine.engine import Engine
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output, SamplingParams
 from sglk.models.dummy_tokenizer import dummy_tokenizer
@@ -54,6 +55,30 @@ class Receiver:
             assert self._news.wait_for(condition, WAIT_S), f"timed out with {self.outputs[-1:]}"
 
 
+class StepGate:
+    """Lets a runner make as many steps as were allowed."""
+
+    def __init__(self) -> None:
+        self._permits = threading.Semaphore(0)
+        self.reached = threading.Semaphore(0)
+        self._open = False
+
+    def __call__(self, step: int, batch: Batch) -> None:
+        self.reached.release()
+        if not self._open:
+            assert self._permits.acquire(timeout=WAIT_S)
+
+    def allow(self, steps: int = 1) -> None:
+        self._permits.release(steps)
+
+    def wait_for_step(self) -> None:
+        assert self.reached.acquire(timeout=WAIT_S)
+
+    def open(self) -> None:
+        self._open = True
+        self._permits.release()
+
+
 @contextmanager
 def running(runner: ScriptedRunner | None = None, **runtime: Any) -> Iterator[Engine]:
     engine = Engine(runner or ScriptedRunner(), TOKENIZER, RuntimeConfig(**runtime))
@@ -62,6 +87,24 @@ def running(runner: ScriptedRunner | None = None, **runtime: Any) -> Iterator[En
         yield engine
     finally:
         engine.shutdown()
+
+
+@contextmanager
+def gated(**runtime: Any) -> Iterator[tuple[Engine, StepGate]]:
+    gate = StepGate()
+    with running(ScriptedRunner(before_step=gate), **runtime) as engine:
+        try:
+            yield engine, gate
+        finally:
+            gate.open()
+
+
+def failing(when: Callable[[int, Batch], bool]) -> ScriptedRunner:
+    def check(step: int, batch: Batch) -> None:
+        if when(step, batch):
+            raise RuntimeError("device on fire")
+
+    return ScriptedRunner(before_step=check)
 
 
 def submit(engine: Engine, name: str, prompt: str | list[int], sampling: SamplingParams = GREEDY) -> Receiver:

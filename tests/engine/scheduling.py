@@ -1,5 +1,6 @@
 """A scheduler on a scripted runner, stepped by hand, with its books checked after every step."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,13 @@ from sglk.engine.request import Request
 from sglk.engine.scheduler import Scheduler
 from sglk.testing.scripted import ScriptedRunner
 
-GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0, ignore_eos=True)
+
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
+
+
+GREEDY = greedy(8)
+LONG = greedy(200)
 
 
 class Rig:
@@ -136,3 +143,7 @@ def alone(prompt: Sequence[int], sampling: SamplingParams = GREEDY, **rig: Any) 
     one = Rig(disable_radix_cache=True, chunked_prefill_size=-1, **rig)
     one.add("alone", prompt, sampling)
     return one.finish()["alone"]
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(256), k=length)

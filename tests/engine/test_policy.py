@@ -1,19 +1,12 @@
-import random
-
 import pytest
 
 from sglk.config.check import POLICIES as CHECKED_POLICIES
-from sglk.engine.messages import SamplingParams
 from sglk.engine.policy import MAX_LPM_WAITING, MAX_PASSES, POLICIES, find_policy
 from sglk.engine.scheduler import MAX_PASSED_OVER
 from sglk.errors import ConfigError
-from tests.engine.scheduling import Rig, alone, answer
+from tests.engine.scheduling import Rig, alone, answer, greedy, prompt
 
-SHORT = SamplingParams(max_new_tokens=2, temperature=0.0, ignore_eos=True)
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(256), k=length)
+SHORT = greedy(2)
 
 
 def start_order(rig: Rig) -> list[str]:
@@ -105,7 +98,7 @@ def test_large_request_starts_although_small_ones_always_fit(policy: str) -> Non
     while large.admissions == 0 and count < 500:
         while rig.scheduler.num_waiting < 4:
             count += 1
-            talk = SamplingParams(max_new_tokens=30, temperature=0.0, ignore_eos=True)
+            talk = greedy(30)
             rig.add(f"small {count}", [*prompt(20), count % 256], talk)
         rig.step()
     passes = sum(batch.num_prefills > 0 for batch in rig.batches)
@@ -157,8 +150,8 @@ def test_twin_of_a_steady_stream_starts(policy: str) -> None:
 
 def test_retracted_request_returns_before_others() -> None:
     rig = Rig(schedule_policy="shortest_prompt_first", pool_tokens=64, page_size=1, schedule_conservativeness=0.01)
-    rig.add("first", prompt(20), SamplingParams(max_new_tokens=40, temperature=0, ignore_eos=True))
-    rig.add("second", prompt(21, 1), SamplingParams(max_new_tokens=40, temperature=0, ignore_eos=True))
+    rig.add("first", prompt(20), greedy(40))
+    rig.add("second", prompt(21, 1), greedy(40))
     while rig.scheduler.retractions == 0:
         rig.step()
     rig.add("tiny", prompt(2, 2), SHORT)
@@ -169,7 +162,7 @@ def test_retracted_request_returns_before_others() -> None:
 
 
 def test_retracted_request_returns_to_the_head_of_the_queue() -> None:
-    talk = SamplingParams(max_new_tokens=40, temperature=0, ignore_eos=True)
+    talk = greedy(40)
     rig = Rig(pool_tokens=64, page_size=1, max_running_requests=2, schedule_conservativeness=0.01)
     rig.add("first", prompt(20), talk)
     rig.add("second", prompt(21, 1), talk)
@@ -183,7 +176,7 @@ def test_retracted_request_returns_to_the_head_of_the_queue() -> None:
 def test_time_in_which_nobody_can_start_makes_nobody_overdue() -> None:
     rig = Rig(schedule_policy="lpm", pool_tokens=128, page_size=1)
     warm(rig, prompt(30))
-    rig.add("long", prompt(30), SamplingParams(max_new_tokens=97, temperature=0.0, ignore_eos=True))
+    rig.add("long", prompt(30), greedy(97))
     rig.step()
     rig.add("cold", prompt(60, 1), SHORT)
     rig.add("hot", [*prompt(30), *prompt(50, 2)], SHORT)

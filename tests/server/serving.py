@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -34,6 +33,7 @@ from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
 from sglk.server.http_server import KEEP_ALIVE_S, parsing
 from sglk.testing.scripted import ScriptedRunner
+from tests.waiting import wait_until
 
 MODEL = "tiny"
 
@@ -187,14 +187,6 @@ class Served:
         wait_until(
             lambda: stats().running_requests == stats().queued_requests == stats().kv_used_tokens == 0, timeout_s
         )
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Return once `condition` holds; fail after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.002)
 
 
 def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
