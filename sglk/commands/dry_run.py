@@ -17,7 +17,7 @@ from sglk.upstream.interpreter import installed_version, require_parsed
 def print_commands(replicas: Sequence[ReplicaConfig]) -> None:
     """Print one command for each replica that would be launched; raises ConfigError for one that would not run.
 
-    Where the engine is installed its own parser is asked, else sglk's table of its flags.
+    Where that version of the engine is installed its own parser is asked, else sglk's table of its flags.
     """
     launched = [replica for replica in replicas if replica.config.engine.name != NATIVE]
     if not launched:
@@ -47,7 +47,10 @@ def _machines(replica: ReplicaConfig) -> Iterator[tuple[str, ServeConfig]]:
 
 def _judge(command: UpstreamCommand) -> str:
     python, title = command.argv[0], f"{command.engine} {command.version}"
-    if installed_version(python, command.engine, command.variables) is None:
+    found = installed_version(python, command.engine, command.variables)
+    if found is None:
         return f"checked against the flags of {title}, which is not installed for {python}"
+    if found not in ("unknown", command.version):
+        return f"checked against the flags of {title}; {python} has {found}, and this machine would refuse to start it"
     require_parsed(command)
     return f"accepted by the parser of {title}"

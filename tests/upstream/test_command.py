@@ -17,6 +17,7 @@ from sglk.config.schema import ServeConfig
 from sglk.errors import ConfigError
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import compose_command
+from tests.upstream.stand_ins import path_with_stand_in
 
 
 @cache
@@ -158,3 +159,13 @@ def test_a_dry_run_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> N
     assert "SGLANG_PLATFORM=kunlun" in line.split(" ")
     assert main(["serve", "--dry-run"]) == 2
     assert "choose engine=sglang or engine=vllm" in capsys.readouterr().err
+
+
+def test_a_dry_run_takes_no_other_version_for_the_one_that_it_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", path_with_stand_in())
+    assert main(["serve", "--dry-run", "engine=sglang", "engine.version=0.5.23", "model=qwen7b", "profiles=none"]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.startswith("# group0/0: checked against the flags of sglang 0.5.23; ")
+    assert head.endswith(" has 0.5.18, and this machine would refuse to start it")
