@@ -24,6 +24,7 @@ from sglk.models.part import can_be_summed, part_of_spec, split_sizes
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
 from sglk.models.registry import check_architecture
 from sglk.models.spec import ModelSpec
+from sglk.planner.dtypes import BYTES
 from sglk.planner.kinds import ROWS, StoredKinds
 from sglk.planner.room import IN_MAIN_MEMORY
 from sglk.planner.weights import Weights, weights_of
@@ -82,6 +83,12 @@ class PlannedModel:
         kinds = self.kinds if self.keeps(dtype) else None
         gathers = self.gathers(scheme, ranks)
         return weights_of(self.spec, dtype, scheme, ranks, kinds, gathers, self.rows, self.head(scheme))
+
+    def weight_bits(self, dtype: str, scheme: LinearScheme | None) -> float:
+        """Return how many bits a number of the layers takes in memory, to a tenth; scales count with their numbers."""
+        kept, whole = self.weights(dtype, scheme, 1), replace(self, kinds=None).weights(dtype, None, 1)
+        share = (kept.attention + kept.feed_forward) / (whole.attention + whole.feed_forward)
+        return round(8 * BYTES[dtype] * share, 1)
 
     def gathers(self, scheme: LinearScheme | None, ranks: int) -> bool:
         """Return whether ranks bring inputs together in place of sums, as `sglk.models.split.gathers` decides."""

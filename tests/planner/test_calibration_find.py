@@ -113,6 +113,19 @@ def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() ->
     [
         ({"versions": {"sglk": "0.0.1", "torch": "1.0"}}, (), "made with torch 1.0, and here is"),
         ({}, ("runtime.kv_cache_dtype=int8",), "keys and values in fp32, not int8"),
+        ({"weight_bits": 5.0}, ("runtime.load_format=dummy",), "weights of 5 bits in memory, and here they have 32"),
+        ({"settings": {}}, ("backend.options.kernels=none",), "made with backend.options.kernels=null, not none"),
+        ({"settings": {"backend.deny": "linear"}}, (), "made with backend.deny=linear, not null"),
+        (
+            {"settings": {"runtime.nan_guard": "true"}},
+            ("runtime.nan_guard=false",),
+            "runtime.nan_guard=true, not false",
+        ),
+        (
+            {"settings": {"chip.bandwidth_gb_s": "20"}},
+            ("chip.bandwidth_gb_s=80",),
+            "made with chip.bandwidth_gb_s=20, not 80, which measured prices do not follow",
+        ),
         ({"serving": ServingRecord(HostTime(0.001))}, (), "what serving adds was measured in an older way"),
         (
             {"serving": ServingRecord(HostTime(0.001), points=[ServingPoint(1, 0.01, 0.001, 4)])},
@@ -124,6 +137,20 @@ def test_a_calibration_of_another_machine_is_passed_over_unless_it_is_named() ->
 def test_what_is_different_is_told(changes: dict[str, Any], words: tuple[str, ...], note: str) -> None:
     write(entry(**changes))
     assert any(note in each for each in cost_model(planned(*words)).basis.notes)
+
+
+def test_what_is_as_it_was_measured_is_not_told() -> None:
+    way = machines.way()
+    write(entry(weight_bits=way.weight_bits, settings=way.settings))
+    assert cost_model(planned()).basis.notes == ()
+
+
+def test_weights_in_other_bits_have_entries_of_their_own() -> None:
+    files, dummy = entry(weight_bits=5.0, settings={}), entry(weight_bits=32.0, settings={})
+    both = Calibration("cpu", this_machine("Processor", 2), []).with_entry(entry()).with_entry(files).with_entry(dummy)
+    # What an older version measured does not tell, and is replaced.
+    assert both.entries == [files, dummy]
+    assert both.with_entry(entry(weight_bits=5.0, settings={}, created="now")).entries[0] == dummy
 
 
 def test_prices_are_carried_over_to_a_model_of_about_the_same_size_alone() -> None:

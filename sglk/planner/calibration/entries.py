@@ -1,5 +1,6 @@
 """Which deployment an entry of a calibration was measured with, and in what another one differs."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +23,14 @@ MOST_TIMES_AS_LARGE = 4.0
 COMPARED_VERSIONS = ("sglk", "torch")
 """Software that step times depend on, whatever the chip."""
 
+_OF_NO_STEP = ("speed", "answer_tokens")
+"""Options of a simulated device that its own clock knows nothing of."""
+
+_UNSET = "null"
+
+_SAME_BITS = 0.05
+"""Scales and biases are another share of a model of other sizes."""
+
 ON_THIS_MACHINE = "cpu"
 """Backend whose devices are the machine's own processor, which can be told apart without it running."""
 
@@ -43,6 +52,10 @@ class Way:
     num_threads: int | None
     gathers: bool
     """Whether ranks bring inputs together in place of sums; see `PlannedModel.gathers`."""
+    weight_bits: float
+    """That a number of its layers takes in memory, where a processor may keep those of the files."""
+    settings: dict[str, str]
+    """Words of the configuration that choose kernels, or say what the chip can do."""
     features: Features
     link: Link | None = None
     """What several chips of it would meet over; None = not stated."""
@@ -64,6 +77,8 @@ class Way:
             tp_size=ranks,
             num_threads=runtime.num_threads,
             gathers=gathers,
+            weight_bits=model.weight_bits(dtype, scheme),
+            settings=settings_of(config),
             features=Features.of(model.spec, dtype, of_kv, scheme, ranks, gathers=gathers, head=model.head(scheme)),
             link=chip_link(config),
         )
@@ -94,6 +109,10 @@ class Way:
         """Yield why the prices of `entry` may not hold."""
         if self.numbers != entry.numbers:
             yield f"prices are those of model {entry.model!r}, carried over to {self.model!r} by its sizes"
+        bits = self.weight_bits if entry.weight_bits is None else entry.weight_bits
+        if abs(bits / self.weight_bits - 1) > _SAME_BITS:
+            yield f"it was made with weights of {bits:g} bits in memory, and here they have {self.weight_bits:g}"
+        yield from _other_settings(entry.settings, self.settings)
         if self.kv_cache_dtype != entry.kv_cache_dtype:
             yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
         if self.tp_size != entry.tp_size:
@@ -109,6 +128,39 @@ class Way:
             made, now = entry.versions.get(name), here.get(name)
             if made != now:
                 yield f"it was made with {name} {made}, and here is {now}"
+
+
+def settings_of(config: ServeConfig) -> dict[str, str]:
+    """Return the words of `config` that step times depend on and no number of the model says."""
+    backend, chip = config.backend, config.chip
+    options = {name: value for name, value in backend.options.items() if name not in _OF_NO_STEP}
+    figures = {"bandwidth_gb_s": chip.bandwidth_gb_s}
+    figures |= {f"peak_tflops.{dtype}": rate for dtype, rate in chip.peak_tflops.items()}
+    if ranks_of(config.runtime) > 1:
+        figures["interconnect_gb_s"] = chip.interconnect_gb_s
+    found = {
+        **{f"backend.options.{name}": value for name, value in options.items()},
+        "backend.deny": ",".join(sorted(backend.deny)) or _UNSET,
+        "runtime.disable_cuda_graph": config.runtime.disable_cuda_graph,
+        "runtime.nan_guard": config.runtime.nan_guard,
+        **{f"chip.{name}": rate for name, rate in figures.items()},
+    }
+    return {key: _typed(value) for key, value in found.items()}
+
+
+def _typed(value: object) -> str:
+    """Return a value as it is typed."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def _other_settings(made: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+    if made is None:
+        return
+    for key in dict.fromkeys((*made, *now)):
+        before, here = made.get(key, _UNSET), now.get(key, _UNSET)
+        if before != here:
+            unmoved = ", which measured prices do not follow" if key.startswith("chip.") else ""
+            yield f"it was made with {key}={before}, not {here}{unmoved}"
 
 
 def numbers_of(spec: ModelSpec) -> dict[str, int]:

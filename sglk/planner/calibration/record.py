@@ -153,6 +153,10 @@ class Entry:
     """None = not measured."""
     gathers: bool | None = None
     """Whether ranks brought inputs together in place of sums; None = of one rank, or of a version that did not tell."""
+    weight_bits: float | None = None
+    """That a number of its layers took in memory; None = of a version that did not tell."""
+    settings: dict[str, str] | None = None
+    """Words of its configuration that steps depend on beside all this; None = of a version that did not tell."""
 
     def fit(self) -> Fit:
         """Return the prices; raises ValueError for what this version does not know, and for what is no price."""
@@ -180,7 +184,8 @@ class Entry:
 
     def replaces(self, older: "Entry") -> bool:
         """Return whether `older` says nothing that this one does not."""
-        return self.key == older.key and older.gathers in (None, self.gathers)
+        told = (older.gathers, self.gathers), (older.weight_bits, self.weight_bits), (older.settings, self.settings)
+        return self.key == older.key and all(theirs in (None, ours) for theirs, ours in told)
 
 
 @dataclass

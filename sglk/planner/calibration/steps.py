@@ -123,4 +123,6 @@ def _entry(
         error_by_kind=found.by_kind,
         points=[PointRecord.of(point) for point in points],
         gathers=way.gathers if way.tp_size > 1 else None,
+        weight_bits=way.weight_bits,
+        settings=way.settings,
     )
