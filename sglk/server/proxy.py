@@ -28,6 +28,9 @@ PROMPT_BYTES = 16384
 
 BAD_GATEWAY = 502
 
+TYPED_ROUTES = frozenset({"/v1/messages", "/v1/responses"})
+"""Their events have names, and clients pass over those without."""
+
 router = APIRouter()
 
 
@@ -74,7 +77,7 @@ class ProxiedAnswer(Response):
                 raise
             set_outcome(scope, "aborted" if error.code == "aborted" else "failed")
             # No [DONE]: nobody shall take the answer for a complete one. What was begun of an event ends first.
-            told = event(error_body(str(error), status=error.status, code=error.code))
+            told = _error_event(scope["path"], error_body(str(error), status=error.status, code=error.code))
             await _send(send, b"\n\n" + told if self._events else b"")
         await _send(send, b"", more=False)
 
@@ -105,6 +108,13 @@ def _raise_if_lost(finish: Finish | None) -> None:
     """Raise RequestError for an answer that no server gave, or not to its end."""
     if finish is not None and finish.reason == "error" and finish.code is None:
         raise RequestError(finish.message or "no answer", code="engine_error", status=BAD_GATEWAY)
+
+
+def _error_event(path: str, body: Mapping[str, Any]) -> bytes:
+    """Return the last event of a stream that failed, in a form that clients of its API take for one."""
+    if path in TYPED_ROUTES:
+        return b"event: error\n" + event({"type": "error", **body})
+    return event(body)
 
 
 async def _send(send: Send, data: bytes, more: bool = True) -> None:
@@ -143,5 +153,5 @@ def _fields(body: bytes) -> Mapping[str, Any]:
 
 def _beginning(fields: Mapping[str, Any]) -> bytes:
     """Return the first bytes of the prompt, in whatever form it is."""
-    prompt = next((fields[name] for name in ("messages", "prompt", "text", "input_ids") if name in fields), "")
+    prompt = next((fields[name] for name in ("messages", "prompt", "text", "input_ids", "input") if name in fields), "")
     return json.dumps(prompt).encode()[:PROMPT_BYTES]

@@ -1,7 +1,6 @@
 """One request on its way to an upstream server and back, byte for byte."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import httpx
 
 from sglk.engine.messages import Finish
+from sglk.upstream.events import Events, usage_of
 from sglk.upstream.messages import Headers, ProxyOutput, ProxyRequest
 
 CONNECT_TIMEOUT_S = 5.0
@@ -17,8 +17,6 @@ IDLE_S = 2.0
 """How long an unused connection is kept; shorter than servers do, so that none is taken that they have just closed."""
 
 EVENTS = "text/event-stream"
-DONE = b"[DONE]"
-_ERROR = b'"error"'
 
 HOP_BY_HOP = frozenset(
     {
@@ -37,13 +35,11 @@ HOP_BY_HOP = frozenset(
 )
 """Headers that are about one connection, and not about what it carries."""
 
-OURS = frozenset({"authorization", "cookie", "forwarded", "x-forwarded-for"})
+OURS = frozenset({"api-key", "authorization", "cookie", "forwarded", "x-api-key", "x-forwarded-for"})
 """Headers of the client's that are for sglk's server and not for those behind it."""
 
 _SERVERS = frozenset({"date", "server", "x-request-id"})
 """Headers of an answer that sglk's own server writes."""
-
-_TAIL_BYTES = 4096
 
 
 def open_client(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
@@ -57,7 +53,7 @@ class Relay:
     """Sends a request and gives the answer as outputs, the last one with a finish.
 
     A whole answer is held until it is complete and an event stream until its first byte, so that another server can
-    take over before the client has seen anything. A stream that ends without its `[DONE]` has failed.
+    take over before the client has seen anything. A stream that ends without its last event has failed.
     """
 
     def __init__(self, client: httpx.AsyncClient, request: ProxyRequest, replica: str, pause_s: float) -> None:
@@ -67,9 +63,9 @@ class Relay:
         self._pause_s = pause_s
         self._status = 0
         self._headers: Headers = ()
+        self._begun = False
         self._pieces = 0
-        self._tail = b""
-        self._usage: dict[str, Any] = {}
+        self._usage: Mapping[str, Any] = {}
 
     async def outputs(self) -> AsyncIterator[ProxyOutput]:
         """Yield the answer."""
@@ -97,27 +93,24 @@ class Relay:
             # The client is to blame: no breaker opens, and nobody else is asked.
             return self._end(Finish("error", message="refused", code=f"http_{response.status_code}"), data)
         if "content-encoding" not in response.headers:
-            self._usage = _usage(data)
+            self._usage = usage_of(data)
         return self._end(Finish("stop"), data)
 
     async def _stream(self, response: httpx.Response) -> AsyncIterator[ProxyOutput]:
-        pieces = response.aiter_raw()
-        while True:
-            data = await self._next(pieces)
-            if data is None:
-                break
-            events = data.count(b"data:")
-            self._pieces += events
-            self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            yield self._output((0,) * max(events, not self._pieces), data)
-        self._usage = _last_usage(self._tail)
-        complete = DONE in self._tail[-64:] or _ERROR in self._tail
+        pieces, events = response.aiter_raw(), Events()
+        while (data := await self._next(pieces)) is not None:
+            new = events.feed(data)
+            self._pieces += new
+            # The first bytes count, as nobody else may answer after them.
+            yield self._output((0,) * max(new, not self._begun), data)
+            self._begun = True
+        complete, self._usage = events.is_complete(self._request.path), events.usage()
         told = f"{self._replica} ended its stream before it was complete"
         yield self._end(Finish("stop") if complete else Finish("error", message=told))
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         # Before the first byte a request may queue for long, which the server's own limit is for.
-        limit_s = self._pause_s if self._pieces else None
+        limit_s = self._pause_s if self._begun else None
         started_s = time.monotonic()
         try:
             return await asyncio.wait_for(anext(pieces, None), limit_s)
@@ -154,26 +147,6 @@ def _sent(headers: Headers) -> dict[str, str]:
 
 def _returned(headers: httpx.Headers) -> Headers:
     return tuple((name, value) for name, value in headers.multi_items() if name not in HOP_BY_HOP | _SERVERS)
-
-
-def _last_usage(tail: bytes) -> dict[str, Any]:
-    """Return the counts of the last event that has them."""
-    for line in reversed(tail.split(b"\n")):
-        if line.startswith(b"data:") and (found := _usage(line[5:])):
-            return found
-    return {}
-
-
-def _usage(data: bytes) -> dict[str, Any]:
-    """Return the counts of an OpenAI answer (`usage`) or one of SGLang (`meta_info`)."""
-    if b'"usage"' not in data and b'"meta_info"' not in data:
-        return {}
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        return {}
-    found = answer.get("usage") or answer.get("meta_info") if isinstance(answer, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

@@ -205,14 +205,41 @@ def test_what_is_no_answer_is_told_as_one_that_the_server_did_not_give(
     assert "[DONE]" not in given.text
 
 
+STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+
+@pytest.mark.parametrize(("last", "outcome"), [(STOP, "completed"), (b"event: ping\ndata: {}\n\n", "failed")])
+def test_streams_without_done_end_by_their_own_last_event(
+    several: httpx.Client, odd: tuple[str, list[bytes]], last: bytes, outcome: str
+) -> None:
+    def ended() -> int:
+        (group,) = [each for each in several.get("/admin/groups").json()["groups"] if each["name"] == "odd"]
+        return int(group["replicas"][0]["ended"].get(outcome, 0))
+
+    several.patch("/admin/groups/weights", json={"gpu": 0, "other": 0, "gone": 0, "odd": 1}).raise_for_status()
+    odd[1][:] = [EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last)]
+    before = ended()
+    given = several.post("/v1/messages", json={"messages": [{"role": "user", "content": "hi"}], "stream": True})
+    several.post("/admin/groups/rollback").raise_for_status()
+    assert ended() == before + 1
+    if outcome == "completed":
+        assert given.content == last
+    else:
+        assert given.text.splitlines()[-3] == "event: error"
+        assert given.text.splitlines()[-2].startswith(
+            'data: {"type":"error","error":{"message":"odd/0 ended its stream'
+        )
+
+
 def test_a_server_gets_its_own_key_and_the_requests_id(several: httpx.Client, gpu: str) -> None:
     several.patch("/admin/groups/weights", json={"gpu": 1, "other": 0}).raise_for_status()
-    told = {"authorization": "Bearer ours", "x-request-id": "mine"}
+    told = {"authorization": "Bearer ours", "x-api-key": "ours", "x-request-id": "mine"}
     answer = several.post("/v1/completions", json={"prompt": "hi"}, headers=told)
     assert answer.headers.get_list("x-request-id") == ["mine"]
     with client(gpu) as direct:
         seen = direct.get("/seen").json()["headers"]
     assert (seen["authorization"], seen["x-request-id"]) == ("Bearer far-key", "mine")
+    assert "x-api-key" not in seen
     several.post("/admin/groups/rollback").raise_for_status()
 
 
