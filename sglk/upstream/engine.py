@@ -16,7 +16,7 @@ from sglk.upstream.messages import ProxyOutput, ProxyRequest
 from sglk.upstream.probe import PROBE_TIMEOUT_S, authorization, connect, unhealthy
 from sglk.upstream.process import UpstreamProcess
 from sglk.upstream.relay import Relay, open_client
-from sglk.upstream.scrape import read_stats
+from sglk.upstream.scrape import read_stats, steps_of_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,9 @@ class UpstreamEngine:
         self._pause_s = pause_s
         self._failure = failure
         self._silent_since_s: float | None = None
+        self._steps: str | None = None
+        self._still_since_s: float | None = None
+        """Since when it takes no steps, with requests open."""
         self._heard_s = 0.0
         """When the last piece of an answer came."""
         self._stats = EngineStats()
@@ -96,8 +99,8 @@ class UpstreamEngine:
 
     @property
     def stuck_s(self) -> float:
-        """For how long neither its probes nor its requests have had an answer; 0 while probes have."""
-        since = self._silent_since_s
+        """For how long requests have had no answer, while probes have none either or show that it takes no steps."""
+        since = self._silent_since_s or self._still_since_s
         return 0.0 if since is None else time.monotonic() - max(since, self._heard_s)
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
@@ -191,8 +194,19 @@ class UpstreamEngine:
             return str(error) or type(error).__name__, False
 
     def _scrape(self) -> None:
+        text = ""
         # Figures are worth having and not worth failing for.
         with suppress(httpx.HTTPError, ValueError), connect(self.url, self.key) as http:
             response = http.get("/metrics")
             if response.status_code == 200:
-                self._stats = read_stats(response.text)
+                text = response.text
+                self._stats = read_stats(text)
+        self._note_steps(steps_of_vllm(text))
+
+    def _note_steps(self, steps: str | None) -> None:
+        """Watch over vLLM, whose `/health` is answered by a process that knows nothing of one which hangs."""
+        if steps is None or steps != self._steps or not self._tasks:
+            self._still_since_s = None
+        elif self._still_since_s is None:
+            self._still_since_s = time.monotonic()
+        self._steps = steps

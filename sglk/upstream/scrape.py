@@ -65,6 +65,11 @@ def read_stats(text: str) -> EngineStats:
     return stats
 
 
+def steps_of_vllm(text: str) -> str | None:
+    """Return that of a scrape which changes with each step of vLLM; None where it says nothing of steps."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("vllm:")) or None
+
+
 def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

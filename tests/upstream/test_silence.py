@@ -1,4 +1,4 @@
-"""A server whose probes get no answer: hung, unless its requests get one."""
+"""Servers that hang, by what their probes and requests are told, and those that only seem to."""
 
 import asyncio
 import socketserver
@@ -18,12 +18,13 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 class Mute(socketserver.ThreadingTCPServer):
-    """Answers no probe, and requests with a piece for each `go_on`."""
+    """Answers no probe while it has no `figures`, and requests with a piece for each `go_on`."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
+        self.figures: bytes | None = None
         self.over = threading.Event()
         self.go_on = threading.Semaphore(0)
 
@@ -33,7 +34,10 @@ class Connection(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         if self.rfile.readline().startswith(b"GET"):
-            self.server.over.wait()
+            if self.server.figures is None:
+                self.server.over.wait()
+            else:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.server.figures)
             return
         self.wfile.write(HEAD)
         while self.server.go_on.acquire() and not self.server.over.is_set():
@@ -70,3 +74,22 @@ def test_a_server_that_answers_requests_has_not_hung(mute: Mute) -> None:
         assert await pieces.get() == b""
 
     asyncio.run(stream())
+
+
+def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is_well(mute: Mute) -> None:
+    mute.figures = b"vllm:generation_tokens_total 7.0\n"
+    engine = UpstreamEngine("a/0", f"http://127.0.0.1:{mute.server_address[1]}")
+
+    async def ask() -> None:
+        await asyncio.to_thread(wait_for, lambda: engine.stats().generated_tokens == 7, "its figures are read")
+        assert engine.stuck_s == 0
+        engine.submit(ProxyRequest("r", (), path="/v1/completions"), lambda output: None)
+        await asyncio.to_thread(wait_for, lambda: engine.stuck_s > 0.2, "it takes no steps")
+        mute.figures = b"vllm:generation_tokens_total 8.0\n"
+        await asyncio.to_thread(wait_for, lambda: engine.stuck_s < 0.2, "it takes steps")
+        await asyncio.to_thread(wait_for, lambda: engine.stuck_s > 0.2, "it takes none any more")
+        engine.abort("r")
+        await asyncio.to_thread(wait_for, lambda: engine.stuck_s == 0, "nobody waits for it")
+        await asyncio.to_thread(engine.shutdown)
+
+    asyncio.run(ask())
