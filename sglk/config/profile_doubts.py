@@ -6,9 +6,10 @@ from pathlib import Path
 
 import yaml
 
+from sglk import __version__
 from sglk.config.check_engine import ENGINES
 from sglk.config.model_argument import tune_command
-from sglk.config.profiles import content_hash
+from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import SCHEMA_VERSION, ProfileRecord
 from sglk.config.schema import ServeConfig
 
@@ -35,12 +36,15 @@ def _reasons(file: Path, profile: ProfileRecord, config: ServeConfig, today: dat
     simulating = (profile.engine or "").endswith(f" on {config.backend.name}")
     if profile.kind == "simulated" and not simulating:
         yield f"was simulated, not measured on the chip; measure it: {tune}"
-    yield from _age(profile.expires, today, tune)
+    # The command that found the profile also renews it: its study is at hand more often than not.
+    renew = " ".join((profile.command or tune).split())
+    yield from _age(profile.expires, today, renew)
+    yield from _version(profile.valid_engine, renew)
     if profile.hash is not None and profile.hash != content_hash(yaml.safe_load(file.read_text(encoding="utf-8"))):
         yield f"was changed after it was measured (its hash does not fit); measure it again: {tune}"
 
 
-def _age(expires: str | None, today: date, tune: str) -> Iterator[str]:
+def _age(expires: str | None, today: date, renew: str) -> Iterator[str]:
     if expires is None:
         return
     try:
@@ -49,4 +53,19 @@ def _age(expires: str | None, today: date, tune: str) -> Iterator[str]:
         yield f"has expires={expires!r}, which is not a date; write it as {today.isoformat()}"
         return
     if last < today:
-        yield f"expired on {last.isoformat()}; measure it again: {tune}"
+        yield f"expired on {last.isoformat()}; measure it again: {renew}"
+
+
+def _version(valid: str | None, renew: str) -> Iterator[str]:
+    if valid is None or valid == engine_range(__version__):
+        return
+    # Of the few profiles that come this far alone: the import takes longer than all the rest of this file.
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        holds = SpecifierSet(valid).contains(__version__, prereleases=True)
+    except InvalidSpecifier:
+        yield f"has valid_engine={valid!r}, which is no range of versions; write it as {engine_range(__version__)!r}"
+        return
+    if not holds:
+        yield f"holds for sglk {valid}, and this is {__version__}; measure it again: {renew}"

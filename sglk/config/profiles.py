@@ -27,6 +27,12 @@ def profile_file(folder: str | Path, chip: str, model: str, engine: str = NATIVE
     return Path(folder) / profile_stem(chip) / f"{profile_stem(of_engine(model, engine))}.yaml"
 
 
+def engine_range(version: str) -> str:
+    """Return the sglk versions for which a profile holds: before 1.0 every minor version may change the engine."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return f">={major}.{minor},<{major}.{minor + 1}" if major == 0 else f">={major}.{minor},<{major + 1}"
+
+
 def content_hash(content: dict[str, Any]) -> str:
     """Return the SHA-256 of a profile's content, its own `profile.hash` left out."""
     import hashlib  # brings OpenSSL, which most commands do without

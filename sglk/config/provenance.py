@@ -71,6 +71,8 @@ class ProfileRecord:
     """UTC, ISO 8601."""
     tool: Optional[str] = None
     """sglk version and commit."""
+    command: Optional[str] = None
+    """What was typed, without keys."""
     engine: Optional[str] = None
     """Engine and backend with versions."""
     versions: dict[str, str] = field(default_factory=dict)

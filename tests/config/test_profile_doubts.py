@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from sglk import __version__
 from sglk.cli import main
 from sglk.config.compose import compose
 from sglk.config.profile_doubts import doubts
-from sglk.config.profiles import content_hash
+from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord
 
 TODAY = date.today()
@@ -63,6 +64,8 @@ def test_a_profile_written_by_hand_is_not_doubted(file: Path, text: str) -> None
         ({"chip": ProfileChip("kunlun")}, "was measured with chip 'kunlun', not 'cpu'"),
         ({"model": ProfileModel("other")}, "was measured with model 'other', not 'smollm2'"),
         ({"expires": "soon"}, "has expires='soon', which is not a date"),
+        ({"valid_engine": "<0.0.1"}, f"holds for sglk <0.0.1, and this is {__version__}; measure it again: sglk tune"),
+        ({"valid_engine": "latest"}, "has valid_engine='latest', which is no range of versions; write it as '>="),
         ({"kind": "simulated", "engine": "native on sim"}, "was simulated, not measured on the chip"),
         ({"engine": "sglang 0.5.18 on cpu"}, "was tuned for engine=sglang, not native"),
     ],
@@ -71,6 +74,18 @@ def test_a_profile_of_something_else_is_doubted(file: Path, changes: dict[str, A
     write(file, content(**changes))
     (warning,) = compose("serve").warnings
     assert warning.startswith(f"profile {file} {reason}")
+
+
+@pytest.mark.parametrize("valid", [engine_range(__version__), ">=0.0.1", ""])
+def test_a_profile_of_this_version_is_not_doubted(file: Path, valid: str) -> None:
+    write(file, content(valid_engine=valid))
+    assert compose("serve").warnings == []
+
+
+def test_a_profile_is_renewed_by_the_command_that_found_it(file: Path) -> None:
+    write(file, content(expires="2020-01-01", command="sglk tune chip=cpu\n objective=goodput"))
+    (warning,) = compose("serve").warnings
+    assert warning.endswith("; measure it again: sglk tune chip=cpu objective=goodput")
 
 
 def test_a_simulated_profile_is_good_enough_for_another_simulation(file: Path) -> None:

@@ -33,7 +33,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
 
 def closed(study: Study, measured: dict[int, list[float | None]]) -> Closing:
     """Close `study`; each window gives its values in turn, None = the measurement fails."""
-    return close(study, scripted(measured), len(measured[DEFAULT]))
+    return close(study, scripted(measured), len(measured[DEFAULT]), lambda note: None)
 
 
 def scripted(measured: dict[int, list[float | None]]) -> Callable[[Params, str], Outcome]:

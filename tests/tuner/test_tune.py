@@ -1,13 +1,16 @@
 import json
 import sqlite3
 import sys
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sglk.bench.record import Record
 from sglk.config.compose import compose
+from sglk.config.profiles import content_hash
 from sglk.server.announcement import profile_line
 from tests.tuner.lab import Lab
 
@@ -84,6 +87,59 @@ def test_a_finished_study_runs_nothing_and_prints_its_result(lab: Lab, capsys: p
     assert "COMPLETE" in capsys.readouterr().out
     assert lab.profile.read_text() == profile
     assert list(lab.profile.parent.glob("*.bak")) == []
+
+
+@pytest.mark.parametrize("best", [4, DEFAULT_WINDOW])
+def test_what_has_expired_is_measured_again_by_the_command_that_found_it(
+    lab: Lab, best: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.script({"when": {"max_running_requests": best}, "tokens": 4_000_000})
+    words = ({WINDOW: [4]}, "study.repeats=2", "server.api_key=hidden-key")
+    assert lab.tune(*words) == 0
+    measured = len(lab.events("generate"))
+    _backdate(lab)
+    (warning,) = compose("serve", ["chip=cpu", "model=smollm2"]).warnings
+    assert "expired on" in warning
+    assert "; measure it again: sglk tune --config-dir conf chip=cpu model=smollm2" in warning
+    assert "hidden-key" not in warning + lab.profile.read_text()
+
+    capsys.readouterr()
+    assert lab.tune(*words) == 0
+    assert "has expired" in capsys.readouterr().out
+    assert len(lab.trials("COMPLETE")) == 2
+    assert len(lab.events("generate")) > measured
+    assert lab.summary["trials"][lab.summary["winner"]]["params"] == {WINDOW: best}
+    served = compose("serve", ["chip=cpu", "model=smollm2"])
+    assert served.warnings == []
+    assert served.config.profile is not None
+    assert served.config.profile.validated == date.today().isoformat()
+    assert served.config.profile.results["repeats"] == 2
+
+    measured = len(lab.events("generate"))
+    assert lab.tune(*words) == 0
+    assert len(lab.events("generate")) == measured
+
+
+def _backdate(lab: Lab) -> None:
+    """Let the study have run a year ago, and its profile be written then."""
+    for path in [*lab.study.glob("trials/*.json"), *lab.study.glob("closing/*.json")]:
+        record = Record.load_file(path)
+        record.created = (datetime.fromisoformat(record.created) - timedelta(days=365)).isoformat()
+        record.save(path)
+    content = yaml.safe_load(lab.profile.read_text())
+    content["profile"]["expires"] = "2020-01-01"
+    content["profile"]["hash"] = content_hash(content)
+    lab.profile.write_text(yaml.safe_dump(content))
+
+
+def test_a_profile_that_was_changed_is_written_again(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    assert lab.tune({WINDOW: [4]}) == 0
+    written = lab.profile.read_text()
+    lab.profile.write_text(written.replace("  max_running_requests: 4\n", "  max_running_requests: 5\n", 1))
+    assert "was changed after" in compose("serve", ["chip=cpu", "model=smollm2"]).warnings[0]
+    assert lab.tune({WINDOW: [4]}) == 0
+    assert lab.profile.read_text() == written
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
+from sglk.bench.record import Record
 from sglk.errors import RunError
 from sglk_tuner.choice import complete, ranking, unmet_goal
 from sglk_tuner.gain import Comparison, Gain, Values, compare
 from sglk_tuner.outcome import Outcome
+from sglk_tuner.profile import is_outdated
 from sglk_tuner.space import Params
 from sglk_tuner.study import Study
 from sglk_tuner.summary import TrialSummary
@@ -42,13 +45,24 @@ class Closing:
         return [entry["record"] for entry in self.measurements if entry["number"] == number and entry["values"]]
 
 
-def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
+def records_of(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:
+    """Return the measurements of a trial's setting that count in the end: those of the comparison, or its own."""
+    assert trial.number is not None
+    files = closing.records(trial.number) or [str(trial.record)]
+    return [study.record(file) for file in files]
+
+
+def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str], None]) -> Closing:
     """Return the closing comparison of a study, measured now unless the storage has it already.
 
-    Raises RunError when no setting completed, or none meets the objective's limits.
+    One whose profile would have expired is measured anew, with a note of it. Raises RunError when no setting completed,
+    or none meets the objective's limits.
     """
     stored = study.read("closing")
     known = Closing(**stored) if stored else None
+    renewed = known is not None and _is_outdated(study, known)
+    if renewed:
+        note("what the study found has expired: the setting that it keeps and the default are measured again")
     unreliable = list(known.unreliable) if known else []
     while True:
         trials = study.trials()
@@ -64,9 +78,13 @@ def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
                 f"{len(complete(trials))} that were tried; loosen objective.slo or search other settings"
             )
         baseline = next(trial for trial in reversed(trials) if trial.params == study.default)
-        if known and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats):
+        if (
+            known
+            and not renewed
+            and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats)
+        ):
             return known
-        closing = _contest(study, baseline, order, again, repeats)
+        closing = _contest(study, baseline, order, again, repeats, renewed)
         if closing is not None:
             closing.unreliable = unreliable
             if unreliable:
@@ -79,19 +97,24 @@ def close(study: Study, again: MeasureAgain, repeats: int) -> Closing:
 
 
 def _contest(
-    study: Study, baseline: TrialSummary, order: list[TrialSummary], again: MeasureAgain, repeats: int
+    study: Study, baseline: TrialSummary, order: list[TrialSummary], again: MeasureAgain, repeats: int, renewed: bool
 ) -> Closing | None:
-    """Compare the first of `order` with the default; None when it fails on the way."""
+    """Compare the first of `order` with the default; None when it fails on the way.
+
+    Where there is nothing to compare, its trial stands for it, or `renewed` measurements.
+    """
     challenger = order[0]
     assert baseline.number is not None
     assert challenger.number is not None
     closing = Closing(baseline.number, challenger.number, accepted=True, verdict="", repeats=repeats)
-    if challenger is baseline or challenger.number == baseline.number:
+    if challenger.number == baseline.number:
         closing.verdict = f"the default configuration is the best of {len(order)} settings"
-        return closing
-    if baseline.state != "COMPLETE":
+    elif baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
-        return closing
+    if closing.verdict:
+        turns = range(1, repeats + 1 if renewed else 1)
+        lives = all(_repeat(closing, study, challenger, turn, again) is not None for turn in turns)
+        return closing if lives else None
     pairs: list[tuple[Values, Values]] = [(baseline.values, challenger.values)]
     for turn in range(1, repeats + 1):
         default, other = (_repeat(closing, study, trial, turn, again) for trial in (baseline, challenger))
@@ -101,6 +124,11 @@ def _contest(
             pairs.append((default, other))
     _judge(closing, compare(study.goals, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
     return closing
+
+
+def _is_outdated(study: Study, closing: Closing) -> bool:
+    records = records_of(study, closing, study.trials()[closing.chosen])
+    return is_outdated(records, datetime.now(timezone.utc).date())
 
 
 def _repeat(closing: Closing, study: Study, trial: TrialSummary, turn: int, again: MeasureAgain) -> Values | None:

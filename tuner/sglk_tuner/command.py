@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sglk.commands.flags import common_flags
 from sglk.commands.help import command_help
+from sglk.commands.record_file import command_line
 from sglk.commands.terminal import warn
 from sglk.config.compose import compose
 from sglk.config.tune_schema import TuneConfig
@@ -30,4 +31,5 @@ def run(arguments: Sequence[str]) -> int:
     # After the configuration is known to be good: this imports optuna.
     from sglk_tuner.tune import tune
 
-    return tune(composed, flags.config_dir, flags.arguments, dry_run="--dry-run" in flags.switches)
+    command = command_line("tune", arguments)
+    return tune(composed, flags.config_dir, flags.arguments, command, dry_run="--dry-run" in flags.switches)

@@ -4,21 +4,19 @@ from collections import Counter
 from pathlib import Path
 
 from sglk import atomic_file
-from sglk.bench.record import Record
 from sglk.bench.target import override_key
 from sglk.config.compose import Composed, compose
-from sglk.config.profiles import profile_file
+from sglk.config.profiles import content_hash, profile_file
 from sglk.config.provenance import ProfileSearch
 from sglk.config.schema import RuntimeConfig
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk.planner.placement import place
 from sglk_tuner.choice import rule_of
-from sglk_tuner.closing import Closing
-from sglk_tuner.profile import Finding, build_profile, write_profile
+from sglk_tuner.closing import Closing, records_of
+from sglk_tuner.profile import Finding, build_profile, read_profile, write_profile
 from sglk_tuner.space import apply
 from sglk_tuner.study import Study
-from sglk_tuner.summary import TrialSummary
 
 DEPLOYMENT = ("chip", "model", "backend", "engine")
 """Groups that name what a profile is for; everything else a user typed belongs into the profile's delta."""
@@ -31,8 +29,8 @@ def find(config: TuneConfig, study: Study, closing: Closing, defaults: RuntimeCo
     return Finding(
         config=apply(config, chosen.params),
         defaults=defaults,
-        records=_records(study, closing, chosen),
-        baseline=_records(study, closing, baseline) if baseline.state == "COMPLETE" else [],
+        records=records_of(study, closing, chosen),
+        baseline=records_of(study, closing, baseline) if baseline.state == "COMPLETE" else [],
         baseline_failure=baseline.reason,
         search=ProfileSearch(
             study=study.name,
@@ -91,12 +89,6 @@ def check_profile_path(config: TuneConfig) -> None:
 
 def _holds(path: Path, digest: str) -> bool:
     try:
-        return path.exists() and f"hash: {digest}" in path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise RunError(f"cannot read the profile '{path}': {error.strerror}") from error
-
-
-def _records(study: Study, closing: Closing, trial: TrialSummary) -> list[Record]:
-    assert trial.number is not None
-    files = closing.records(trial.number) or [str(trial.record)]
-    return [study.record(file) for file in files]
+        return path.exists() and content_hash(read_profile(path)) == digest
+    except RunError:
+        return False

@@ -42,7 +42,7 @@ class Comparison:
 def compare(goals: Sequence[Goal], default: Sequence[Values], other: Sequence[Values]) -> Comparison:
     """Compare measurements of the default and another setting.
 
-    Item 0 of both is the trial itself, which chose the setting and therefore flatters it; only the later ones, each pair
+    Item 0 of both is the trial itself, which chose the setting and therefore flatters it; only later ones, each pair
     measured in one turn, give the ratio. One pair has no spread of its own: its interval is then as wide as the
     difference between the two measurements of one and the same setting, the larger of both settings.
     """

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from sglk import atomic_file
+from sglk import __version__, atomic_file
 from sglk.bench.record import Record
-from sglk.config.profiles import content_hash
+from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord, ProfileSearch, ProfileWorkload
 from sglk.config.schema import RuntimeConfig
 from sglk.config.tensor_parallel import ranks_of
@@ -65,6 +65,7 @@ def build_profile(finding: Finding) -> dict[str, Any]:
         kind=record.kind,
         created=now.isoformat(timespec="seconds"),
         tool=f"sglk {record.tool.version}" + (f" ({record.tool.commit})" if record.tool.commit else ""),
+        command=record.command,
         engine=_engine(record),
         versions={**record.versions, **record.server.versions},
         chip=_chip(finding.config, record, finding.device, runtime["tp_size"]),
@@ -77,14 +78,22 @@ def build_profile(finding: Finding) -> dict[str, Any]:
         results=_results(finding.records),
         baseline=_results(finding.baseline) if finding.baseline else {"failed": finding.baseline_failure},
         gain={**finding.gain, "verdict": finding.verdict},
-        expires=(now + timedelta(days=VALID_DAYS)).date().isoformat(),
-        valid_engine=_engine_range(record.tool.version),
+        expires=_last_day(record).isoformat(),
+        valid_engine=engine_range(record.tool.version),
         validated=now.date().isoformat(),
     )
     measured = dataclasses.replace(finding.config.runtime, tp_size=runtime["tp_size"])
     content = {"runtime": delta(measured, finding.defaults), "profile": dataclasses.asdict(provenance)}
     content["profile"]["hash"] = content_hash(content)
     return content
+
+
+def is_outdated(records: Sequence[Record], today: date) -> bool:
+    """Tell whether a profile made of `records` would be doubted: it has expired, or this sglk is of another range."""
+    return any(
+        _last_day(record) < today or engine_range(record.tool.version) != engine_range(__version__)
+        for record in records
+    )
 
 
 def delta(runtime: RuntimeConfig, defaults: RuntimeConfig) -> dict[str, Any]:
@@ -163,6 +172,10 @@ def _is_measured(path: Path) -> bool:
         return False
 
 
+def _last_day(record: Record) -> date:
+    return (datetime.fromisoformat(record.created) + timedelta(days=VALID_DAYS)).date()
+
+
 def _engine(record: Record) -> str:
     """Return engine, version (of one that is not sglk's own) and backend."""
     version = record.server.versions.get(record.engine or "")
@@ -223,9 +236,3 @@ def _results(records: Sequence[Record]) -> dict[str, Any]:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _engine_range(version: str) -> str:
-    """Return the sglk versions for which a profile holds: before 1.0 every minor version may change the engine."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return f">={major}.{minor},<{major}.{minor + 1}" if major == 0 else f">={major}.{minor},<{major + 1}"

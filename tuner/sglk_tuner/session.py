@@ -67,7 +67,7 @@ class Session(Generic[T]):
             if proposal is None:
                 break
             self._give_up_if_hopeless(self._run(proposal))
-        self._closing = close(self._study, self._again, self._config.study.repeats)
+        self._closing = close(self._study, self._again, self._config.study.repeats, self._watcher.note)
         return self._closing
 
     def publish(self, status: str) -> StudySummary:
@@ -107,6 +107,7 @@ class Session(Generic[T]):
             )
 
     def _again(self, params: Params, name: str) -> Outcome:
+        self._study.keep()
         self._watcher.again(params, name)
         return self._bench.run(params, name)
 

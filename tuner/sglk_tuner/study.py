@@ -92,13 +92,18 @@ class Study:
 
     def begin(self, params: Params, source: str) -> int:
         """Start a trial of `params` and return its number."""
+        self.keep()
         with self._books.open():
-            self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
             self._study.sampler = PointSampler(params)
             trial = self._study.ask(self._distributions)
             trial.set_user_attr("source", source)
         self._running[trial.number] = trial
         return trial.number
+
+    def keep(self) -> None:
+        """Say that this process still runs the study; another machine takes over what was silent for too long."""
+        with self._books.open():
+            self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
 
     def should_prune(self, number: int, value: float) -> bool:
         """Store the value that a short probe gave for trial `number`; tell whether the pruner gives the trial up."""

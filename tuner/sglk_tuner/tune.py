@@ -32,9 +32,10 @@ from sglk_tuner.trial import Bench, Measure
 INTERRUPTED = 130
 
 
-def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str], dry_run: bool) -> int:
+def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str], command: str, dry_run: bool) -> int:
     """Run, or resume, the study and write the winner's profile; returns the exit code.
 
+    `words` are the overrides that were typed, `command` is the whole line as records may show it.
     Raises RunError when no setting completed, ConfigError for what cannot be searched.
     """
     config, left_out = fitted(_effective(composed.config), inherited_runtime(composed.sources))
@@ -60,7 +61,6 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
         def on_start(server: LaunchedServer) -> None:
             study.write("device", (server.server_info() or {}).get("device"))
 
-        command = shlex.join(["sglk", "tune", *words])
         launch: Launch[Any] = launcher(composed, config_dir, list(space.candidates), on_start)
         measure: Measure[Any] = measurer(on_progress, command)
         if config.study.simulate:
