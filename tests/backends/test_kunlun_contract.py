@@ -6,9 +6,7 @@ import pytest
 
 from sglk.backends.kunlun import KunlunBackend
 from sglk.testing.contract import BackendContract, backend_contract
-from tests.backends.test_kunlun import KunlunOnCpu, chip, sdk
-
-__all__ = ["sdk"]
+from tests.backends.kunlun_on_cpu import KunlunOnCpu, chip
 
 TestKunlun = backend_contract(KunlunBackend)
 

@@ -11,14 +11,7 @@ from sglk.config.compose import compose
 from sglk.config.quoting import quoted, shell_form
 from sglk.config.schema import DenyConfig
 from sglk.errors import ConfigError
-
-
-def refusal(command: str, *words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose(command, words)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+from tests.config.user_files import refusal
 
 
 @pytest.mark.parametrize(
