@@ -42,7 +42,7 @@ class StudyConfig:
     name: Optional[str] = None
     """null = `<chip>-<model>-<workload>-<objective>`."""
     storage: Optional[str] = None
-    """Optuna storage URL; null = SQLite in `studies/`."""
+    """Address of an SQL database, as Optuna takes it; null = SQLite in `studies/`."""
     directory: str = "studies"
     """Trial records and engine logs are kept in `<directory>/<name>/`."""
     trial_timeout_s: float = 1800.0

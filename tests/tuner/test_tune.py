@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sglk_tuner import owner
 
 from sglk.bench.record import Record
 from sglk.config.compose import compose
@@ -304,6 +305,17 @@ def test_when_all_settings_tie_the_default_stays(lab: Lab) -> None:
     assert served.config.runtime.max_running_requests == DEFAULT_WINDOW
 
 
+def test_another_machine_hears_of_the_study_before_every_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[float] = []
+    this_process = owner.this_process
+    monkeypatch.setattr(owner, "this_process", lambda silent_s: signs.append(silent_s) or this_process(silent_s))
+    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    assert lab.tune({WINDOW: [4]}, "study.repeats=2") == 0
+    measurements = 2 + len(lab.summary["closing"]["measurements"])
+    assert measurements == 6
+    assert len(signs) == 1 + measurements
+
+
 @pytest.mark.slow
 def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     """The challenger is fast in its trial and slow afterwards: no gain is claimed."""
@@ -385,10 +397,19 @@ def test_a_storage_of_the_user_s_own_is_used(lab: Lab) -> None:
 
 
 def test_a_storage_that_cannot_be_opened_is_one_line(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lab.tune({WINDOW: [4]}, "study.storage='nosuch://user:secret@host/db'") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "secret" not in error
+    for storage in ("nosuch://user:secret@host/db", "journal:///study.log", "study.log"):
+        assert lab.tune({WINDOW: [4]}, f"study.storage='{storage}'") == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "such as sqlite:///studies.db" in error
+        assert "secret" not in error
+
+
+def test_limits_beside_those_of_the_objective_are_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.tune({WINDOW: [4]}, "objective=goodput", "bench.slo.ttft_s=0.5") == 2
+    assert "write objective.slo.ttft_s=0.5" in capsys.readouterr().err
+    assert lab.tune({WINDOW: [4]}, "objective=goodput", "bench.slo.ttft_s=2", "--dry-run") == 0
+    assert lab.tune({WINDOW: [4]}, "bench.slo.ttft_s=0.5", "--dry-run") == 0
 
 
 def test_dry_run_prints_the_plan_and_touches_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,6 +418,17 @@ def test_dry_run_prints_the_plan_and_touches_nothing(lab: Lab, capsys: pytest.Ca
     assert "12 of 12 possible settings" in out
     assert out.count("schedule_policy=lpm") == 6
     assert not (lab.folder / "studies").exists()
+
+
+def test_a_plan_does_not_say_how_often_a_search_will_start_the_engine(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab.tune({WINDOW: [4, 8], DTYPE: ["fp32", "bf16"]}, "--dry-run") == 0
+    assert "the engine starts 3 times" in capsys.readouterr().out
+    assert lab.tune({WINDOW: [4, 8], DTYPE: ["fp32", "bf16"]}, "search.sampler=tpe", "--dry-run") == 0
+    assert "the engine starts anew where a chosen setting needs it" in capsys.readouterr().out
+    assert lab.tune({WINDOW: [4, 8]}, "search.sampler=tpe", "--dry-run") == 0
+    assert "the engine starts 1 time\n" in capsys.readouterr().out
 
 
 def test_a_running_server_is_not_tuned(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

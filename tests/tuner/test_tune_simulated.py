@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sglk_tuner.identity import differences
 
 from sglk.bench.record import Record
 from sglk.cli import main
@@ -34,6 +35,7 @@ def test_a_study_without_a_device_says_so_in_all_that_it_writes(
     assert {record.runtime["max_running_requests"] for record in records if record.runtime} >= {1, 8}
     profile = yaml.safe_load(Path("profiles/kunlun/qwen7b.yaml").read_text())["profile"]
     assert profile["kind"] == "simulated"
+    assert profile["times"] == {"group0": {"kind": "roofline", "name": "kunlun", "error": None, "notes": []}}
     shown = capsys.readouterr().out
     assert "measured" not in shown
     assert main(["report", "--json"]) == 0
@@ -48,6 +50,45 @@ def test_simulated_and_measured_trials_never_share_a_study(
     capsys.readouterr()
     assert main(["tune", *WORDS, "study.save_profile=false", "study.simulate=false"]) == 2
     assert "was made for something else (simulate: True -> None)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "difference"),
+    [
+        ("chip.bandwidth_gb_s=800", "chip.figures.bandwidth_gb_s: 512"),
+        ("model.num_hidden_layers=4", "model.numbers.num_hidden_layers: 28 -> 4"),
+        ("groups='kunlun:0,kunlun:1'", "groups.group0.devices: ['kunlun:0'] -> ['kunlun:0', 'kunlun:1']"),
+        ("router.policy=prefix_aware", "policy: 'least_loaded' -> 'prefix_aware'"),
+        ("backend.options.use_torch_fallback=false", "backend.settings.options.use_torch_fallback: True -> False"),
+    ],
+)
+def test_another_deployment_is_another_study(
+    word: str, difference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", *WORDS, "search.n_trials=1", "study.save_profile=false"]) == 0
+    capsys.readouterr()
+    assert main(["tune", *WORDS, "search.n_trials=2", "study.save_profile=false", word]) == 2
+    assert f"was made for something else ({difference}" in capsys.readouterr().err
+
+
+def test_times_of_a_new_calibration_do_not_go_on_from_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["chip=cpu", "model=smollm2", *WORDS[2:], "search.n_trials=1", "study.save_profile=false"]
+    path = write(entry(created="2026-11-29"))
+    assert main(["tune", *words]) == 0
+    write(entry(created="2026-11-30"))
+    capsys.readouterr()
+    assert main(["tune", *words]) == 2
+    changed = f"(times: '{path} of 2026-11-29' -> '{path} of 2026-11-30')"
+    assert f"was made for something else {changed}" in capsys.readouterr().err
+
+
+def test_a_study_of_a_version_that_told_less_goes_on() -> None:
+    assert differences({"chip": "a"}, {"chip": "a", "groups": {"group0": {}}, "times": "peak figures"}) == []
+    assert differences({"chip": "a", "times": "x"}, {"chip": "a", "times": "y"}) == ["times: 'x' -> 'y'"]
 
 
 @pytest.mark.slow

@@ -83,13 +83,16 @@ def plan_text(config: TuneConfig, space: Space, proposals: Proposals) -> str:
     points = [proposals.default, *proposals.waiting([], set())[1:]]
     slow = [key for key in space.candidates if needs_restart(key, config.engine.name)]
     starts = len({setting({key: point[key] for key in slow}) for point in points})
+    times = f"{starts} time{'' if starts == 1 else 's'}"
+    if slow and len(points) < proposals.planned:
+        times = "anew where a chosen setting needs it"
     hours = proposals.planned * config.study.trial_timeout_s / 3600
     lines = [
         f"study {name} in {Path(config.study.directory) / name}",
         f"goals: {', '.join(config.objective.goals)}; workload {config.workload.name}, "
         f"{config.workload.num_requests} requests per setting",
         f"{proposals.planned} of {proposals.total} possible settings, the default among them, by "
-        f"{config.search.sampler}; the engine starts {starts} time{'' if starts == 1 else 's'}",
+        f"{config.search.sampler}; the engine starts {times}",
         f"at most {hours:.1f} h (study.trial_timeout_s={config.study.trial_timeout_s:g} each), and then "
         f"{2 * config.study.repeats} measurements for the closing comparison",
         *(f"  {setting(point)}{'  (default)' if point == proposals.default else ''}" for point in points[:MOST_ROWS]),

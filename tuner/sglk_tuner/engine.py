@@ -1,5 +1,6 @@
 """The engine process of a study: kept from trial to trial, replaced only where it must be."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,8 +138,8 @@ class Engine(Generic[T]):
 
     def _next_log(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
-        taken = [int(path.stem.partition("-")[2]) for path in self._folder.glob("engine-*.log")]
-        return self._folder / f"engine-{max(taken, default=0) + 1:03d}.log"
+        paths = (self._folder / f"engine-{number:03d}.log" for number in itertools.count(1))
+        return next(path for path in paths if not path.exists())
 
     def __enter__(self) -> "Engine[T]":
         return self

@@ -63,6 +63,7 @@ def build_profile(finding: Finding) -> dict[str, Any]:
     runtime = {**dataclasses.asdict(finding.config.runtime), **(record.runtime or {})}
     provenance = ProfileRecord(
         kind=record.kind,
+        times={group.name: dataclasses.asdict(group.cost) for group in record.simulated_groups or ()},
         created=now.isoformat(timespec="seconds"),
         tool=f"sglk {record.tool.version}" + (f" ({record.tool.commit})" if record.tool.commit else ""),
         command=record.command,

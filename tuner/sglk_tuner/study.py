@@ -239,8 +239,13 @@ def _load(books: Books, file: Path, name: str, goals: tuple[Goal, ...], config: 
             load_if_exists=True,
         )
     except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
-        kind = RunError if config.study.storage is None else ConfigError
-        raise kind(f"cannot open the study storage {_without_password(books.url)!r}: {_reason(error)}") from error
+        what = f"cannot open the study storage {_without_password(books.url)!r}: {_reason(error)}"
+        if config.study.storage is None:
+            raise RunError(f"{what}; mend that, and the same command goes on from here") from error
+        raise ConfigError(
+            f"{what}; study.storage is the address of an SQL database that can be written to, such as"
+            " sqlite:///studies.db or postgresql://host/name"
+        ) from error
 
 
 def _storage_in(file: Path) -> RDBStorage:

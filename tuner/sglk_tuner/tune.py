@@ -105,9 +105,15 @@ def _effective(config: TuneConfig) -> TuneConfig:
     """Return the configuration with the objective's limits in force for goodput."""
     if config.bench.url is not None:
         raise ConfigError("`sglk tune` starts its own server; leave out bench.url")
-    limits = config.objective.slo
-    if limits.ttft_s is None and limits.tpot_s is None and limits.e2e_s is None:
+    limits, given = config.objective.slo, dataclasses.asdict(config.bench.slo)
+    if not any(dataclasses.asdict(limits).values()):
         return config
+    for name, limit in given.items():
+        if limit not in (None, getattr(limits, name)):
+            raise ConfigError(
+                f"bench.slo.{name}={limit:g} has no effect where the objective has limits of its own; write"
+                f" objective.slo.{name}={limit:g}"
+            )
     return dataclasses.replace(config, bench=dataclasses.replace(config.bench, slo=limits))
 
 
