@@ -67,6 +67,8 @@ class ProfileRecord:
     """SHA-256 of the profile's content without this field."""
     kind: str = "measured"
     """`measured` or `simulated`."""
+    times: dict[str, Any] = field(default_factory=dict)
+    """Of a simulated one, by device group: what the times of steps rest on, and how far they are to be trusted."""
     created: Optional[str] = None
     """UTC, ISO 8601."""
     tool: Optional[str] = None
