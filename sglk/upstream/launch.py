@@ -5,8 +5,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from sglk.config.api_keys import read_key
@@ -33,9 +36,10 @@ def launch(replica: ReplicaConfig, cancelled: threading.Event | None = None) -> 
 
     A start that is `cancelled` meanwhile raises too.
     """
+    cancelled = cancelled or threading.Event()
     if replica.group.url is not None:
-        return _find(replica, replica.group.url)
-    return _start(replica, cancelled or threading.Event())
+        return _find(replica, replica.group.url, cancelled)
+    return _start(replica, cancelled)
 
 
 def launch_all(replicas: Sequence[ReplicaConfig]) -> dict[str, UpstreamEngine]:
@@ -131,14 +135,12 @@ def _await_token(
     limit_s = config.engine.start_timeout_s
     over_s = time.monotonic() + limit_s
     while True:
-        why = without_token(command.url, model, key)
+        why = _unless_cancelled(partial(without_token, command.url, model, key), cancelled, process.label)
         # Asked last: a token from somebody else who took the port in between is none of its own.
         if (end := process.why_it_ended()) is not None:
             raise PortTaken(end) if process.found_its_port_taken else RunError(end)
         if why is None:
             return
-        if cancelled.is_set():
-            raise RunError(f"the start of {process.label} was given up")
         if time.monotonic() >= over_s:
             said = " / ".join(process.tail(3)) or "nothing"
             raise RunError(
@@ -148,11 +150,30 @@ def _await_token(
         process.pause(_PROBE_EVERY_S)
 
 
-def _find(replica: ReplicaConfig, url: str) -> UpstreamEngine:
+def _unless_cancelled(probe: Callable[[], str | None], cancelled: threading.Event, label: str) -> str | None:
+    """Return what `probe` says, which takes minutes where a server hangs; raises RunError if nobody waits any more."""
+    said: Future[str | None] = Future()
+
+    def run() -> None:
+        try:
+            said.set_result(probe())
+        except BaseException as error:  # noqa: BLE001
+            said.set_exception(error)
+
+    # One that is left behind ends with the process.
+    threading.Thread(target=run, name=f"sglk-probe-{label}", daemon=True).start()
+    while not cancelled.is_set():
+        with suppress(FutureTimeout):
+            return said.result(_PROBE_EVERY_S)
+    raise RunError(f"the start of {label} was given up")
+
+
+def _find(replica: ReplicaConfig, url: str, cancelled: threading.Event) -> UpstreamEngine:
     address = address_of(url)
     file = replica.group.api_key_file
     key = None if file is None else read_key(file, f"api_key_file={file} of group {replica.group.name!r}")
-    why = without_token(address, replica.config.server.served_model_name, key)
+    model = replica.config.server.served_model_name
+    why = _unless_cancelled(partial(without_token, address, model, key), cancelled, replica.name)
     if why is not None:
         raise RunError(f"{replica.name}: the server at {address} does not generate: {why}")
     return UpstreamEngine(replica.name, address, key=key, pause_s=replica.config.router.step_timeout_s)

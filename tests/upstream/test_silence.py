@@ -5,11 +5,16 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
+from sglk.errors import RunError
 from sglk.upstream.engine import UpstreamEngine
+from sglk.upstream.launch import launch
 from sglk.upstream.messages import ProxyRequest
 from sglk.upstream.probe import unhealthy
 from tests.upstream.stand_ins import wait_for
@@ -25,6 +30,7 @@ class Mute(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
         self.figures: bytes | None = None
+        self.asked = threading.Event()
         self.over = threading.Event()
         self.go_on = threading.Semaphore(0)
 
@@ -39,6 +45,7 @@ class Connection(socketserver.StreamRequestHandler):
             else:
                 self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.server.figures)
             return
+        self.server.asked.set()
         self.wfile.write(HEAD)
         while self.server.go_on.acquire() and not self.server.over.is_set():
             self.wfile.write(b"data: {}\n\n")
@@ -93,3 +100,16 @@ def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is
         await asyncio.to_thread(engine.shutdown)
 
     asyncio.run(ask())
+
+
+def test_a_start_is_given_up_while_the_first_token_does_not_come(mute: Mute) -> None:
+    mute.figures = b'{"data": [{"id": "m"}]}'
+    words = [f"groups=[{{name: a, url: 'http://127.0.0.1:{mute.server_address[1]}'}}]", "profiles=none"]
+    (replica,) = replica_configs(compose("serve", words))
+    cancelled = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(launch, replica, cancelled)
+        assert mute.asked.wait(60)
+        cancelled.set()
+        with pytest.raises(RunError, match="the start of a/0 was given up"):
+            start.result(60)
