@@ -68,15 +68,19 @@ class UpstreamProcess(ChildProcess):
         code = self.returncode
         if code is None:
             return None
-        if code == -signal.SIGKILL:
-            # What it said before has nothing to do with that.
+        said = self.tail(REMEMBERED)
+        if code == -signal.SIGKILL and not _raised(said):
+            # SGLang kills itself so as well, after an exception; other lines have nothing to do with such an end.
             return f"{self.label} was killed by SIGKILL, as the system does when memory runs out (log: {self.log})"
-        said = " / ".join(last_words(self.tail(REMEMBERED), lines)) or "it printed nothing more"
-        return f"{self.label} {how_it_ended(code)}: {said} (log: {self.log})"
+        told = " / ".join(last_words(said, lines)) or "it printed nothing more"
+        return f"{self.label} {how_it_ended(code)}: {told} (log: {self.log})"
 
 
 def last_words(said: Sequence[str], lines: int) -> list[str]:
     """Return the last lines, and before them the first exception: those after it are mostly its consequences."""
-    last = list(said[-lines:])
-    raised = [match.group(1) for line in said if (match := _RAISED.match(line))]
+    last, raised = list(said[-lines:]), _raised(said)
     return [raised[0], last[-1]] if raised and raised[0] != last[-1] else last
+
+
+def _raised(said: Sequence[str]) -> list[str]:
+    return [match.group(1) for line in said if (match := _RAISED.match(line))]

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from sglk.config.compose import compose
 from sglk.config.fleet import ReplicaConfig, alone
 from sglk.errors import ConfigError, RunError
 from sglk.server.gateway import load_gateway
+from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
 from sglk.upstream.port import PORTS, free_port
-from sglk.upstream.process import last_words
+from sglk.upstream.process import UpstreamProcess, last_words
 from tests.upstream.stand_ins import client, is_running, path_with_stand_in, wait_for
 
 VLLM_ENDS = [
@@ -99,6 +101,15 @@ def test_ports_are_given_to_one_engine_each() -> None:
     given = [free_port() for _ in range(200)]
     assert len(set(given)) == len(given)
     assert all(port in PORTS for port in given)
+
+
+def test_an_engine_that_kills_itself_after_an_exception_has_told_its_reason(tmp_path: Path) -> None:
+    script = "print('ValueError: the other machine is gone'); print('killing all'); os.kill(os.getpid(), 9)"
+    argv = (sys.executable, "-u", "-c", f"import os; {script}")
+    process = UpstreamProcess(UpstreamCommand("sglang", "0.5.18", argv), log=tmp_path / "a.log", label="a/0")
+    process.wait()
+    told = "sglang a/0 was killed by SIGKILL: ValueError: the other machine is gone / killing all (log: "
+    assert str(process.why_it_ended()).startswith(told)
 
 
 @pytest.mark.slow
