@@ -111,7 +111,21 @@ def _study_facts(source: StudySource) -> dict[str, Any]:
 
 def _run_row(run: RunSource) -> _Row:
     facts = _record_facts(run.record) | {"study": "", "role": "run", "id": run.record.id, "source": "bench"}
-    return _Row(facts, _params(run.record), _figures(run.record))
+    return _Row(facts, _params(run.record) | _imagined(run.record), _figures(run.record))
+
+
+def _imagined(record: Record) -> dict[str, Any]:
+    """Return what a simulated run supposed beside its settings: what-ifs are told apart by it."""
+    groups = record.simulated_groups or []
+    if not groups:
+        return {}
+    several = len(groups) > 1
+    devices = [f"{each.replicas} x {each.chip}" + (f" at {each.weight:g}" if several else "") for each in groups]
+    supposed = {"simulate.deployment": " + ".join(devices)}
+    costs = [each.cost for each in groups]
+    times = [cost.kind if cost.kind == "roofline" else f"{cost.kind} {cost.name}" for cost in costs]
+    supposed["simulate.times"] = ", ".join(dict.fromkeys(times))
+    return supposed | {f"chip.{name}": value for name, value in groups[0].figures.items()}
 
 
 def _record_facts(record: Record) -> dict[str, Any]:

@@ -175,6 +175,8 @@ class GroupRecord:
     cost: CostRecord
     summary: dict[str, float | None]
     engine_stats: dict[str, float]
+    figures: dict[str, float] = field(default_factory=dict)
+    """Of its chip: memory and rates, as far as they are stated."""
 
 
 @dataclass

@@ -17,6 +17,7 @@ from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import TEXTS, Medium, plan, workload_dict
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.fleet import ReplicaConfig
+from sglk.config.schema import ChipConfig
 from sglk.config.simulate_schema import WhatIfConfig
 from sglk.errors import ConfigError
 from sglk.planner.calibration.find import AUTO
@@ -211,9 +212,16 @@ def _groups(
                 cost=CostRecord(basis.kind, basis.name, basis.error, list(basis.notes)),
                 summary=dict(whole) if len(own) == len(requests) else summarise(own, config.bench.slo),
                 engine_stats=_stats(replicas),
+                figures=_figures(first.plan.config.chip),
             )
         )
     return found
+
+
+def _figures(chip: ChipConfig) -> dict[str, float]:
+    stated = {name: getattr(chip, name) for name in ("memory_gib", "bandwidth_gb_s", "interconnect_gb_s")}
+    stated |= {f"peak_tflops.{dtype}": rate for dtype, rate in chip.peak_tflops.items()}
+    return {name: float(value) for name, value in stated.items() if value is not None}
 
 
 def _busy_share(replicas: Sequence[VirtualReplica], span_s: float) -> float:

@@ -136,6 +136,27 @@ def test_more_replicas_serve_more() -> None:
     assert rates[1] > 3 * rates[0]
 
 
+def test_a_report_says_what_each_what_if_supposed(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = "groups=[{devices: 'cuda:0', weight: 80}, {devices: 'cuda:1', chip: l20, weight: 20}]"
+    for number, word in enumerate(("simulate.replicas=4", "chip.bandwidth_gb_s=500", groups)):
+        assert main(["simulate", *WORDS, *SMALL, word, f"bench.output=runs/{number}.json"]) == 0
+    capsys.readouterr()
+    assert main(["report", "--json"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert ranking["knobs"] == ["chip.bandwidth_gb_s", "simulate.deployment"]
+    assert sorted((row["simulate.deployment"], row["chip.bandwidth_gb_s"]) for row in ranking["rows"]) == [
+        ("1 x h100", 500),
+        ("1 x h100 at 80 + 1 x l20 at 20", 3350),
+        ("4 x h100", 3350),
+    ]
+    # Of a measured run nothing is supposed.
+    record = Record.load_file(Path("runs/0.json"))
+    record.kind, record.simulated_groups = "measured", None
+    record.save(Path("measured/record.json"))
+    assert main(["report", "measured", "--json"]) == 0
+    assert "simulate." not in capsys.readouterr().out.replace("simulate.replicas=4", "")
+
+
 def test_a_conversation_finds_its_beginning_in_the_cache() -> None:
     record = simulated("workload=chat", "workload.turns=4", "workload.prefix_len=128")
     share = record.summary["cached_share"]
