@@ -18,11 +18,12 @@ def effects(ranking: Ranking, goal: Goal) -> pd.DataFrame:
     that prefers good regions they lean towards it.
     """
     rows = [row for knob in ranking.knobs for row in _effect(ranking.rows, knob, goal)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    # As they are: pandas would make numbers beside a null floats, and the null a gap.
+    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
 
 
 def values_in_order(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values, numbers by size before words by alphabet."""
+    """Return the distinct values, numbers by size before words by alphabet, among which null is one."""
     return sorted(dict.fromkeys(values), key=_order)
 
 
@@ -34,12 +35,13 @@ def _order(value: Any) -> tuple[bool, float, str]:
 def _effect(rows: pd.DataFrame, knob: str, goal: Goal) -> list[tuple[Any, ...]]:
     if knob not in rows.columns:
         return []
-    values = values_in_order([value for value in rows[knob] if pd.notna(value)])
+    # Null is a value, of which NaN, that a row has none, differs.
+    values = values_in_order([value for value in rows[knob] if value is None or pd.notna(value)])
     if len(values) < 2:
         return []
     found = []
     for value in values:
-        mine = rows[rows[knob] == value]
+        mine = rows[[each is value if value is None else each == value for each in rows[knob]]]
         figures = mine.loc[mine["rank"].notna(), goal.metric]
         failed = int((mine["state"].isin(["FAIL", "INVALID"])).sum())
         best = figures.max() if goal.direction == "maximize" else figures.min()

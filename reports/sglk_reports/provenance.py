@@ -68,6 +68,8 @@ def _versions(record: Record) -> str:
 def _workload(record: Record) -> str:
     workload = record.workload
     shape = f"{workload.get('input_len', '?')} tokens in, {workload.get('output_len', '?')} out"
+    if file := workload.get("file"):
+        shape = f"lengths of {file}"
     return (
         f"{workload.get('name', '?')}: {shape}, seed {workload.get('seed', '?')}, hash {_short(workload.get('hash'))}"
     )
@@ -75,9 +77,13 @@ def _workload(record: Record) -> str:
 
 def _arrivals(record: Record) -> str:
     workload = record.workload
-    if workload.get("arrival") == "poisson":
-        return f"open loop, Poisson, {workload.get('rate')} requests/s"
-    return f"closed loop, {workload.get('concurrency')} in flight"
+    in_flight, arrival = workload.get("concurrency"), workload.get("arrival")
+    if arrival not in ("poisson", "trace"):
+        return f"closed loop, {in_flight} in flight"
+    pace = f"Poisson, {workload.get('rate')} requests/s"
+    if arrival == "trace":
+        pace = f"as the trace says, at {workload.get('time_scale', 1):g} times its seconds"
+    return f"open loop, {pace}" + (f", at most {in_flight} in flight" if in_flight else "")
 
 
 def _requests(record: Record) -> str:

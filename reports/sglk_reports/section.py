@@ -10,7 +10,7 @@ from sglk_reports.metrics import title, unit
 from sglk_reports.plots import axes, distributions, effect_plot, pareto
 from sglk_reports.provenance import Facts, provenance, warnings
 from sglk_reports.rankings import Ranking
-from sglk_reports.settings import change_text, figure_text, knob_name, setting_text, value_text
+from sglk_reports.settings import ABSENT, change_text, figure_text, knob_name, setting_text, value_text
 from sglk_reports.study import Goal
 from sglk_reports.tables import TextTable, effect_table, ranking_table
 
@@ -135,8 +135,8 @@ def _choices(ranking: Ranking) -> list[Choice]:
         return []
     choices = []
     for knob in ranking.knobs:
-        value = value_text(winner.get(knob))
-        other = value if default is None else value_text(default.get(knob))
+        value = value_text(winner.get(knob, ABSENT))
+        other = value if default is None else value_text(default.get(knob, ABSENT))
         choices.append(Choice(knob_name(knob), value, "" if other == value else other))
     return choices
 

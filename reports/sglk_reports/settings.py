@@ -16,8 +16,10 @@ def knob_name(key: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter's value as it is written in YAML."""
-    if value is None or (isinstance(value, float) and pd.isna(value)):
+    """Return a parameter's value as it is written in YAML; what is not known is ABSENT."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and pd.isna(value):
         return ABSENT
     if isinstance(value, bool):
         return str(value).lower()

@@ -48,7 +48,7 @@ def ranking_table(ranking: Ranking) -> TextTable:
     table = TextTable(ranking.name, [*headers, "note"], numeric=frozenset({0, *range(start, len(headers))}))
     for _, row in ranking.rows.iterrows():
         cells = [ABSENT if pd.isna(row["rank"]) else str(row["rank"]), str(row["id"]) or ABSENT]
-        cells += [value_text(row.get(knob)) for knob in ranking.knobs]
+        cells += [value_text(row.get(knob, ABSENT)) for knob in ranking.knobs]
         for name in goals:
             cells.append(figure_text(name, row[name]))
             if has_default:
@@ -78,8 +78,8 @@ def comparison_table(comparison: Comparison, knobs: Sequence[str]) -> TextTable:
     table = TextTable("Chips under the same traffic", [*headers, "setting"], numeric=numeric)
     for _, row in comparison.rows.iterrows():
         workload = f"{row['workload']} ({str(row['workload_hash'])[:8]})"
-        cells = [value_text(row["model"]), workload, str(row["kind"])]
-        cells += [value_text(row[name]) for name in ("chip", "device", "engine")]
+        cells = [_fact(row["model"]), workload, str(row["kind"])]
+        cells += [_fact(row[name]) for name in ("chip", "device", "engine")]
         cells += [figure_text(name, row[name]) for name in _metrics(comparison)]
         share = float(row[f"share:{first.metric}"])
         cells += [f"{share:.0f} %", setting_text(row, [knob for knob in knobs if pd.notna(row.get(knob))])]
@@ -90,6 +90,10 @@ def comparison_table(comparison: Comparison, knobs: Sequence[str]) -> TextTable:
 def _metrics(comparison: Comparison) -> list[str]:
     names = [goal.metric for goal in comparison.goals]
     return names + [name for name in CONTEXT if name not in names and _known(comparison.rows, name)]
+
+
+def _fact(value: Any) -> str:
+    return ABSENT if pd.isna(value) else str(value)
 
 
 def _known(rows: pd.DataFrame, name: str) -> bool:

@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sglk_reports.markdown import escape, to_markdown
@@ -118,6 +119,29 @@ def test_the_page_names_machine_versions_and_traffic(tmp_path: Path) -> None:
     page = "".join(Tags(to_page(report_of(tmp_path))).text)
     for word in ("Example CPU", "torch 2.13.0", "0123456789ab", run.workload["hash"][:12], "4 in flight"):
         assert word in page
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ({}, "closed loop, 4 in flight"),
+        ({"arrival": "poisson", "rate": 2.5}, "open loop, Poisson, 2.5 requests/s, at most 4 in flight"),
+        (
+            {"arrival": "trace", "time_scale": 0.5, "concurrency": 0},
+            "open loop, as the trace says, at 0.5 times its seconds",
+        ),
+    ],
+)
+def test_the_arrivals_are_those_of_the_record(tmp_path: Path, workload: dict[str, Any], said: str) -> None:
+    record("one", workload=workload).save(tmp_path / "runs/one.json")
+    (section,) = report_of(tmp_path).sections
+    assert dict(section.provenance)["arrivals"] == said
+
+
+def test_prompts_of_a_file_have_its_lengths(tmp_path: Path) -> None:
+    record("one", workload={"file": "trace.jsonl"}).save(tmp_path / "runs/one.json")
+    (section,) = report_of(tmp_path).sections
+    assert "chat: lengths of trace.jsonl, seed 0" in dict(section.provenance)["workload"]
 
 
 def test_figures_of_two_machines_are_a_warning(tmp_path: Path) -> None:
