@@ -23,8 +23,9 @@ output of two A100 40 GB, and {to_l20:.0%} of that of two L20. Tuned, so that 99
 second, it is {tuned:+.1%} against itself and {tuned_l20:.0%} of the L20.
 
 Does not agree. The distance between the chips is that of their peak figures, so it depends on the GPU: in int8 the
-A100 calculates 2.4 times and reads 3 times as fast as the card, the L20 calculates as fast and reads 1.7 times as fast.
-And settings move throughput little, because a roofline knows no kernel that is slow at one size and fast at another, no
+A100 calculates 2.4 times and reads 3 times as fast as the card, the L20 calculates as fast, reads 1.7 times as fast and
+exchanges a third as fast (in w8a8 two devices bring together what a product takes in, since a token has one scale). And
+settings move throughput little, because a roofline knows no kernel that is slow at one size and fast at another, no
 intermediate results that do not fit, and no page that is laid out badly; it gives every size the same share of the
 peak. What the reported tuning won lies in there, and only `sglk calibrate` or `sglk tune` on the card can see it. What
 the simulation does show: the KV pool decides how many long prompts run at a time (a memory fraction of 0.75 in place of
