@@ -58,6 +58,8 @@ def _parse(word: str, command: str) -> Override:
         raise ConfigError(f"{word!r} is not of the form key=value{_meaning(word, command)}")
     try:
         override = OverridesParser.create().parse_override(word)
+    except ValueError:  # Python reads no integer of thousands of digits
+        raise ConfigError(f"the value of {key} has a number with too many digits, {len(value)} characters") from None
     except HydraException:
         if not _is_path_of_words(key.lstrip("+")):
             raise ConfigError(

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 
 from sglk.config.bench_schema import BenchConfig
 from sglk.config.calibrate_schema import CalibrateConfig
@@ -11,15 +10,16 @@ from sglk.config.check_bench import load_problems, workload_problems
 from sglk.config.check_calibrate import calibration_problems
 from sglk.config.check_engine import engine_problems
 from sglk.config.check_nodes import span_problems
+from sglk.config.check_numbers import number_problems
 from sglk.config.check_render import render_problems
 from sglk.config.check_service import router_problems, server_problems
 from sglk.config.check_simulate import simulation_problems
 from sglk.config.check_study import objective_problems, search_problems, study_problems
-from sglk.config.groups import SIMULATED
+from sglk.config.groups import MOST_DEVICES, SIMULATED
 from sglk.config.ops_schema import OpsConfig, TrialOpsConfig
 from sglk.config.plan_schema import PlanConfig, RoomConfig
 from sglk.config.quantization import is_declared
-from sglk.config.ranges import at_least, at_most, listed, memory, one_of, positive
+from sglk.config.ranges import at_least, listed, memory, one_of, positive
 from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ChipConfig, GroupConfig, ModelConfig, RuntimeConfig, ServeConfig
 from sglk.config.simulate_schema import SimulateConfig
@@ -31,6 +31,8 @@ POLICIES = ("fcfs", "lpm", "shortest_prompt_first")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 FALLBACKS = ("allow", "warn", "forbid")
+MOST_REQUESTS = 2**16
+"""No step has so many; each of them is named in the shape of an op."""
 PLANNED_ENGINES = ("native", "sglang")
 """Engines whose automatic values a plan can tell."""
 
@@ -43,7 +45,9 @@ def check(config: ServeConfig, sources: Mapping[str, str] | None = None) -> None
 
     `sources` says where `runtime.*` values come from, so that a problem names the files that it is in.
     """
-    problems = [f"{problem}{_origins(problem, sources or {})}" for problem in _problems(config)]
+    # Rules that reckon with numbers beyond all bounds would say more of the same.
+    found = list(number_problems("", config)) or list(_problems(config))
+    problems = [f"{problem}{_origins(problem, sources or {})}" for problem in found]
     if problems:
         raise ConfigError("; ".join(problems))
 
@@ -115,8 +119,7 @@ def _device_group(group: GroupConfig, tp: int) -> Iterator[str]:
 
 def runtime_problems(runtime: RuntimeConfig, chip: ChipConfig, model: ModelConfig) -> Iterator[str]:
     """Yield what is wrong with runtime parameters for one chip and model; a tuner asks it before a trial."""
-    for field in fields(runtime):
-        yield from at_most(f"runtime.{field.name}", getattr(runtime, field.name))
+    yield from number_problems("runtime", runtime)
     if runtime.chunked_prefill_size != -1:
         yield from at_least("runtime.chunked_prefill_size", runtime.chunked_prefill_size, 1, "; -1 = no chunking")
     for name in ("max_prefill_tokens", "max_running_requests", "page_size", "tp_size"):
@@ -146,6 +149,8 @@ def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
     for name in ("bandwidth_gb_s", "interconnect_gb_s"):
         yield from positive(f"chip.{name}", getattr(chip, name))
     yield from at_least("chip.devices_per_machine", chip.devices_per_machine, 1)
+    if chip.devices_per_machine is not None and chip.devices_per_machine > MOST_DEVICES:
+        yield f"chip.devices_per_machine={chip.devices_per_machine} is too large; it is at most {MOST_DEVICES}"
     for dtype, tflops in chip.peak_tflops.items():
         yield from positive(f"chip.peak_tflops.{dtype}", tflops)
     if runtime.dtype in DTYPES:
@@ -177,6 +182,8 @@ def _kv_cache_dtype(dtype: str, chip: ChipConfig) -> Iterator[str]:
 
 
 def _tensor_parallel(tp: int, model: ModelConfig) -> Iterator[str]:
+    for name in ("num_shared_experts", "first_dense_layers"):
+        yield from at_least(f"model.{name}", getattr(model, name), 0)
     heads = model.num_attention_heads
     # The numbers of a model given by path are in its own files, and checked when they are read.
     if tp < 1 or heads is None:
@@ -199,7 +206,8 @@ def _inner_widths(model: ModelConfig) -> frozenset[int]:
 def _trial_ops(ops: TrialOpsConfig) -> Iterator[str]:
     for name, least in (("batch", 1), ("context", 2), ("prompt", 1), ("seed", 0)):
         yield from at_least(f"ops.{name}", getattr(ops, name), least)
-        yield from at_most(f"ops.{name}", getattr(ops, name))
+    if ops.batch > MOST_REQUESTS:
+        yield f"ops.batch={ops.batch} is too large; it is at most {MOST_REQUESTS}"
     yield from positive("ops.time_s", ops.time_s)
     if not ops.failures:
         yield "ops.failures is empty; write a folder, such as ./op-failures"
@@ -208,6 +216,5 @@ def _trial_ops(ops: TrialOpsConfig) -> Iterator[str]:
 def _room(plan: RoomConfig) -> Iterator[str]:
     for name, least in (("context_length", 2), ("requests", 1)):
         yield from at_least(f"plan.{name}", getattr(plan, name), least)
-        yield from at_most(f"plan.{name}", getattr(plan, name))
     if plan.engine is not None:
         yield from one_of("plan.engine", plan.engine, PLANNED_ENGINES)

@@ -28,7 +28,7 @@ def workload_problems(workload: WorkloadConfig) -> Iterator[str]:
         yield f"workload.range_ratio={workload.range_ratio:g} is not in (0, 1]"
     yield from _file_problems(workload)
     requests = workload.num_requests + workload.warmup_requests
-    tokens = requests * (workload.input_len + workload.output_len) + workload.num_prefixes * workload.prefix_len
+    tokens = requests * (workload.input_len + workload.output_len) + workload.num_prefixes * max(workload.prefix_len, 1)
     if tokens > MAX_WORKLOAD_TOKENS:
         yield (
             f"workload {workload.name!r} has {tokens} tokens in all, more than {MAX_WORKLOAD_TOKENS}; lower"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sglk.config.calibrate_schema import CalibrateConfig
-from sglk.config.ranges import at_least, at_most, positive
+from sglk.config.ranges import at_least, positive
 
 
 def calibration_problems(config: CalibrateConfig) -> Iterator[str]:
@@ -11,7 +11,6 @@ def calibration_problems(config: CalibrateConfig) -> Iterator[str]:
     settings = config.calibrate
     for name, least in (("context_length", 64), ("repeats", 1)):
         yield from at_least(f"calibrate.{name}", getattr(settings, name), least)
-        yield from at_most(f"calibrate.{name}", getattr(settings, name))
     for name in ("time_s", "longest_step_s"):
         yield from positive(f"calibrate.{name}", getattr(settings, name))
     if not settings.folder:

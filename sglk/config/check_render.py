@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from sglk.config.ranges import at_least, at_most, one_of
+from sglk.config.ranges import at_least, one_of
 from sglk.config.render_schema import RenderConfig
 
 SECOND_PORT = 18000
@@ -19,7 +19,6 @@ def render_problems(config: RenderConfig) -> Iterator[str]:
     if not 1 <= settings.listen <= 65535 - SECOND_PORT:
         yield f"render.listen={settings.listen} is not a port from 1 to {65535 - SECOND_PORT}"
     yield from at_least("render.replicas", settings.replicas, 1)
-    yield from at_most("render.replicas", settings.replicas)
     for name in ("image", "user", "executable"):
         value = getattr(settings, name)
         if not value or not value.isprintable() or any(sign.isspace() for sign in value):

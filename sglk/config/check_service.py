@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from sglk.config.ranges import address, at_least, at_most, header_value, one_of, positive
+from sglk.config.ranges import address, at_least, header_value, one_of, positive
 from sglk.config.schema import RouterConfig, ServerConfig
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -40,7 +40,6 @@ def server_problems(server: ServerConfig) -> Iterator[str]:
         yield from address("server.otlp_endpoint", server.otlp_endpoint)
     for name in ("max_queued_requests", "max_choices"):
         yield from at_least(f"server.{name}", getattr(server, name), 1)
-        yield from at_most(f"server.{name}", getattr(server, name))
     if server.shutdown_timeout_s < 0 or not math.isfinite(server.shutdown_timeout_s):
         yield f"server.shutdown_timeout_s={server.shutdown_timeout_s:g} is not a number of seconds from 0 up"
 

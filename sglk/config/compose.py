@@ -150,6 +150,10 @@ def _found(command: str, overrides: list[str], search: SearchPath, with_hydra: b
         tree = loader.tree(found)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise explain(error, ROOTS[command], overrides, layers, search) from error
+    except OverflowError as error:
+        raise ConfigError(
+            "a number has hundreds of digits, more than any setting takes; write a smaller one"
+        ) from error
     except RecursionError as error:
         raise ConfigError("files include each other in a circle by their defaults lists; break it") from error
     except (OSError, ValueError) as error:

@@ -14,14 +14,14 @@ SIMULATED = "sim"
 """Backend of the devices that stand for any chip."""
 
 MOST_DEVICES = 4096
-"""No model has so many heads to divide; a larger number is a slip, which the check of `runtime.tp_size` names."""
+"""No model has so many heads to divide, and no machine so many devices; a larger number is a slip."""
 
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-6, 1e9
 """Beyond them sums and shares of floating-point numbers say nothing any more."""
 
 BOUNDS = f" ({SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, or 0)"
 
-_DEVICE = re.compile(r"[a-z][a-z0-9_-]*:\d+")
+_DEVICE = re.compile(r"[a-z][a-z0-9_-]*:(0|[1-9][0-9]*)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -102,7 +102,7 @@ def _group(item: Any, index: int) -> GroupConfig:
     for key, value in given.items():
         if not _KINDS[key].holds(value):
             raise ConfigError(f"groups[{index}].{key}={list_text(value)} is not {_KINDS[key].words}")
-    if "weight" in given:
+    if is_weight(given.get("weight")):
         given["weight"] = float(given["weight"])
     devices = given.get("devices", [])
     given["devices"] = _devices(devices) if isinstance(devices, str) else [_device(each, index) for each in devices]
@@ -142,9 +142,14 @@ def _check(groups: list[GroupConfig]) -> None:
         elif not group.devices or group.devices == [""]:
             raise ConfigError(f"device group {group.name!r} has no devices; write backend:index, such as cuda:0")
         for device in group.devices:
-            if not _DEVICE.fullmatch(device):
+            if (found := _DEVICE.fullmatch(device)) is None:
                 raise ConfigError(
                     f"device {device!r} of group {group.name!r} is not of the form backend:index, such as cuda:0"
+                )
+            if len(found[1]) > len(str(MOST_DEVICES)) or int(found[1]) >= MOST_DEVICES:
+                raise ConfigError(
+                    f"device {device!r} of group {group.name!r} is on no machine;"
+                    f" an index is at most {MOST_DEVICES - 1}"
                 )
         if twice := [device for device in dict.fromkeys(group.devices) if group.devices.count(device) > 1]:
             raise ConfigError(f"device {twice[0]!r} is in group {group.name!r} twice; name it once")

@@ -7,23 +7,14 @@ from urllib.parse import urlsplit
 from sglk.config.secrets import masked
 from sglk.errors import nearest
 
-MAX_INTEGER = 2**31 - 1
-"""Counts, sizes and seeds reach arrays and libraries that hold no more."""
-
-MAX_MEMORY_GIB = 2**20
-"""Main memory of the largest machines is far below it, and bytes of it are exact in a float."""
+MIN_MEMORY_GIB, MAX_MEMORY_GIB = 2**-20, 2**20
+"""Main memory of the largest machines is far below the last, and bytes of it are exact in a float."""
 
 
 def at_least(path: str, value: int | None, least: int, note: str = "") -> Iterator[str]:
     """Hold `value`, if there is one, to `least` and more; `note` says why."""
     if value is not None and value < least:
         yield f"{path}={value} is too small; it is at least {least}{note}"
-
-
-def at_most(path: str, value: object) -> Iterator[str]:
-    """Hold an integer to MAX_INTEGER."""
-    if isinstance(value, int) and value > MAX_INTEGER:
-        yield f"{path}={value} is too large; it is at most {MAX_INTEGER}"
 
 
 def positive(path: str, value: float | None) -> Iterator[str]:
@@ -33,8 +24,10 @@ def positive(path: str, value: float | None) -> Iterator[str]:
 
 
 def memory(path: str, gib: float | None) -> Iterator[str]:
-    """Hold memory, if it is given, to what is above 0 and to MAX_MEMORY_GIB."""
+    """Hold memory, if it is given, to what is from MIN_MEMORY_GIB to MAX_MEMORY_GIB."""
     yield from positive(path, gib)
+    if gib is not None and 0 < gib < MIN_MEMORY_GIB:
+        yield f"{path}={gib:g} is less than any device has; it is in GiB, and at least {MIN_MEMORY_GIB:g}"
     if gib is not None and MAX_MEMORY_GIB < gib < math.inf:
         yield f"{path}={gib:g} is more than any device has, {MAX_MEMORY_GIB} at most; it is in GiB"
 

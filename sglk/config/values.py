@@ -15,6 +15,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from sglk.config.check_numbers import MAX_INTEGER
 from sglk.config.keys import keys, lookup
 from sglk.config.search_path import SearchPath
 from sglk.config.sources import Layer, as_yaml, raw_value
@@ -179,7 +180,7 @@ def _example(value: str, wanted: Any) -> str:
         number = float(value.removesuffix("%"))
     except ValueError:
         return ""
-    if wanted is int and number.is_integer() and "%" not in value:
+    if wanted is int and number.is_integer() and abs(number) <= MAX_INTEGER and "%" not in value:
         return f"; write {int(number)}"
     return f"; write {number / 100:g}" if value.endswith("%") and wanted is float else ""
 

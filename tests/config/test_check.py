@@ -21,7 +21,7 @@ from sglk.errors import ConfigError
         (["chip.memory_gib=0"], "chip.memory_gib=0 is not a positive number"),
         (["chip.bandwidth_gb_s=-5"], "chip.bandwidth_gb_s=-5 is not a positive number"),
         (["chip.peak_tflops.bf16=0"], "chip.peak_tflops.bf16=0 is not a positive number"),
-        (["runtime.mem_fraction_static=nan"], "is not in (0, 1]"),
+        (["runtime.mem_fraction_static=nan"], "is not a finite number"),
         (["runtime.schedule_policy=lmp"], "did you mean 'lpm'? allowed: fcfs, lpm, shortest_prompt_first"),
         (["runtime.radix_min_len=-1"], "runtime.radix_min_len=-1 is too small"),
         (["runtime.schedule_conservativeness=0"], "is not a positive number"),
