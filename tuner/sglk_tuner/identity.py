@@ -41,7 +41,7 @@ def identity_of(config: TuneConfig, space: Space, goals: tuple[Goal, ...], defau
         "engine": " ".join(filter(None, (config.engine.name, config.engine.version))),
         "backend": config.backend.name,
         "backend.settings": {key: _plain(getattr(config.backend, key)) for key in ("options", "deny", "fallback")},
-        "groups": {group.name: _stated(group) for group in config.groups},
+        "groups": {group.name: _stated(group) for group in config.groups or ()},
         "policy": config.router.policy,
         "workload": dataclasses.asdict(config.workload),
         "goals": [str(goal) for goal in goals],
