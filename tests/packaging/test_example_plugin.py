@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,11 +58,16 @@ def test_the_plugin_is_found_with_its_chip(python: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_plugins_own_tests_pass(python: Path, tmp_path: Path) -> None:
-    assert f"pytest {EXAMPLE.relative_to(ROOT)}/tests" in COMMANDS
-    options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path)
-    told = run(python, "-P", "-m", "pytest", *options, EXAMPLE / "tests", cwd=tmp_path)
-    assert re.search(r"^\d{2,} passed", told, re.M), told
+def test_the_plugins_own_tests_pass(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the checkout, whose own settings of pytest need more than the page installs, and from a copy of the folder."""
+    (command,) = [command for command in COMMANDS if command.startswith("pytest ")]
+    # Stands for `pip install pytest` alone.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-q -p no:cacheprovider")
+    copy = shutil.copytree(EXAMPLE, tmp_path / "my-plugin")
+    for words, folder in ((command.split()[1:], ROOT), ([], copy)):
+        told = run(python, "-P", "-m", "pytest", *words, cwd=folder)
+        assert re.search(r"^\d{2,} passed", told, re.M), told
 
 
 @contextmanager
