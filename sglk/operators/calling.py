@@ -34,12 +34,12 @@ def reference_outputs(
 
 def implementation_outputs(
     implementation: Implementation[Any, Any], arguments: Sequence[Any], in_place: Sequence[int], backend: DeviceBackend
-) -> list[torch.Tensor]:
-    """Return what an implementation makes of the same, on the CPU; raises whatever it raises."""
+) -> list[Any]:
+    """Return what an implementation makes of the same, where and as it left it; raises whatever it raises."""
     placed = device_arguments(implementation, arguments, backend)
     result = backend.execute_runnable(lambda: implementation.function(*placed))
     backend.synchronize()
-    return [on_host(output, backend) for output in outputs_of(result, placed, in_place)]
+    return outputs_of(result, placed, in_place)
 
 
 def device_arguments(
@@ -89,9 +89,11 @@ def widened(argument: Any) -> Any:
     return argument.float() if isinstance(argument, torch.Tensor) and argument.dtype in NARROW else argument
 
 
-def outputs_of(result: Any, arguments: Sequence[Any], in_place: Sequence[int]) -> list[torch.Tensor]:
-    """Return the tensors that a call came to: what it returned, or the arguments that it wrote to."""
-    return tensors_in([arguments[position] for position in in_place] if in_place else result)
+def outputs_of(result: Any, arguments: Sequence[Any], in_place: Sequence[int]) -> list[Any]:
+    """Return what a call came to, one by one: what it returned, or the tensors that it wrote to."""
+    if in_place:
+        return tensors_in([arguments[position] for position in in_place])
+    return [*result] if isinstance(result, tuple) and len(result) > 1 else [result]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -105,14 +107,20 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def form_problem(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], dtype: torch.dtype) -> str | None:
-    """Say what is wrong with the number, shapes and dtypes of outputs; what the reference has in fp32 is `dtype`."""
+def form_problem(
+    expected: Sequence[torch.Tensor], actual: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> str | None:
+    """Say what is wrong with the number, kind, shapes, dtypes and place of outputs; `dtype` is that of wide ones."""
     if len(actual) != len(expected):
-        return f"returns {len(actual)} tensors, expected {len(expected)}"
+        return f"returns {len(actual)} outputs, expected {len(expected)}"
     for want, got in zip(expected, actual, strict=True):
+        if not isinstance(got, torch.Tensor):
+            return f"an output is of type {type(got).__name__}, expected a tensor"
         if want.shape != got.shape:
             return f"an output has shape {list(got.shape)}, expected {list(want.shape)}"
         wanted = dtype if want.dtype is torch.float32 else want.dtype
         if got.dtype != wanted:
             return f"an output has dtype {got.dtype}, expected {wanted}"
+        if got.device.type != device.type:
+            return f"an output is on {got.device.type}, expected {device.type}"
     return None

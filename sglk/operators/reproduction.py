@@ -13,7 +13,7 @@ from typing import Any
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
 from sglk.errors import RunError
-from sglk.operators.calling import form_problem, implementation_outputs, reference_outputs
+from sglk.operators.calling import form_problem, implementation_outputs, on_host, reference_outputs
 from sglk.operators.cases import OPS, OpCase
 from sglk.operators.comparison import wide_dtype
 from sglk.operators.inlining import import_block, inline
@@ -49,10 +49,13 @@ def main() -> int:
     implementation = next(offer for offer in offers if name_of(offer) == {name!r})
     arguments = {make}(SHAPE, torch.Generator().manual_seed(SEED))
     expected = reference_outputs({op}, arguments, {in_place!r}, {widen!r})
-    actual = implementation_outputs(implementation, arguments, {in_place!r}, backend)
+    outputs = implementation_outputs(implementation, arguments, {in_place!r}, backend)
+    if (problem := form_problem(expected, outputs, {dtype}, backend.device)) is not None:
+        print(problem)
+        return 1
+    actual = [on_host(output, backend) for output in outputs]
     problem = (
-        form_problem(expected, actual, {dtype})
-        or {judge}(SHAPE, arguments, expected, actual)
+        {judge}(SHAPE, arguments, expected, actual)
         or side_effect(implementation, arguments, {written!r}, backend)
     )
     for want, got in zip(expected, actual):
@@ -65,6 +68,8 @@ def main() -> int:
 if __name__ == "__main__":
     sys.exit(main())
 '''
+
+_CALLS = (reference_outputs, implementation_outputs, form_problem, on_host, side_effect)
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ def script(failure: Failure, backend: DeviceBackend, options: dict[str, Any], fi
     """Return the text of the script."""
     case, recipe = failure.case, failure.case.recipe
     parts = (OPS[case.op].reference, recipe.make, recipe.judge)
-    inlined = inline((*parts, name_of, reference_outputs, implementation_outputs, form_problem, side_effect))
+    inlined = inline((*parts, name_of, *_CALLS))
     factory = type(backend)
     imports = inlined.imports | {"import sys", "import torch", "from sglk.backends.ops import op_named"}
     return _TEMPLATE.format(

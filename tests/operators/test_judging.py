@@ -93,13 +93,24 @@ def test_another_id_than_the_draw_says_is_found() -> None:
     [
         (lambda y: y.half(), "dtype torch.float16, expected torch.bfloat16"),
         (lambda y: y[:, :-1], "shape"),
-        (lambda y: (y, y), "returns 2 tensors, expected 1"),
+        (lambda y: (y, y), "returns 2 outputs, expected 1"),
+        (lambda y: (y, None), "returns 2 outputs, expected 1"),
+        (lambda y: (y,), "is of type tuple, expected a tensor"),
+        (lambda y: [y], "is of type list, expected a tensor"),
+        (lambda y: None, "is of type NoneType, expected a tensor"),
+        (lambda y: y.float().numpy(), "is of type ndarray, expected a tensor"),
+        (lambda y: y.to("meta"), "is on meta, expected cpu"),
         (lambda y: y.masked_fill(torch.ones_like(y, dtype=torch.bool).triu(20), torch.nan), "are not finite"),
         (lambda y: y * 1.2, "differ by more than 0.032"),
     ],
 )
 def test_form_and_values_are_held_to_the_reference(change: Callable[[torch.Tensor], Any], part: str) -> None:
     assert part in str(problem(first_case("linear", dtype="bf16", tokens=33), after("linear", change)))
+
+
+def test_a_list_is_no_tuple_of_results() -> None:
+    """The server takes none in place of one either."""
+    assert problem(first_case("route", top_k=8), after("route", list)) == "returns 1 outputs, expected 2"
 
 
 def test_rounding_of_the_dtype_is_no_fault() -> None:

@@ -59,7 +59,7 @@ def test_the_plugin_is_found_with_its_chip(python: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_plugins_own_tests_pass(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the checkout, whose own settings of pytest need more than the page installs, and from a copy of the folder."""
+    """From the checkout, whose settings of pytest need more than the page installs, and from a copy of the folder."""
     (command,) = [command for command in COMMANDS if command.startswith("pytest ")]
     # Stands for `pip install pytest` alone.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
