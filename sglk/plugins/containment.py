@@ -1,5 +1,6 @@
 """What a plugin's module does to the whole process while it is imported, undone: the process is not the plugin's."""
 
+import ctypes
 import importlib
 import logging
 import os
@@ -47,11 +48,18 @@ def output_on_stderr() -> Iterator[None]:
             # One of them is closed, so that nothing can get lost there.
             yield
             return
-        sys.stdout.flush()
+        _flush_all()
         os.dup2(STDERR, STDOUT)
         stack.callback(os.dup2, kept, STDOUT)
+        stack.callback(_flush_all)
         stack.enter_context(redirect_stdout(sys.stderr))
         yield
+
+
+def _flush_all() -> None:
+    """Write what waits for stdout, also in the buffers of C, to where it goes now."""
+    sys.stdout.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 def _settings() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:

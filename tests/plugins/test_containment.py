@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,18 @@ def test_a_plugin_prints_to_stderr(site: Path, capfd: pytest.CaptureFixture[str]
     printed = capfd.readouterr()
     assert printed.out == "asked for\n"
     assert set(printed.err.split()) >= {"imported", "natively", "made"}
+
+
+def test_what_native_code_leaves_in_its_buffer_comes_out_on_stderr() -> None:
+    code = (
+        "import ctypes\nfrom sglk.plugins.containment import output_on_stderr\n"
+        "with output_on_stderr():\n    ctypes.CDLL(None).printf(b'natively\\n')\n"
+        "print('asked for')"
+    )
+    # Where Python writes at once, C does too.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", code], env=buffered, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("asked for\n", "natively\n")
 
 
 def test_a_closed_stdout_stays_closed(capfd: pytest.CaptureFixture[str]) -> None:
