@@ -10,8 +10,7 @@ _HELD = bytes([HELD])
 class PagePool:
     """Account of a fixed number of KV pages; each is free, held by one request, or owned by the prefix cache.
 
-    `free_pages + held_pages + cached_pages == num_pages` at all times. The state of all pages is one byte string, so
-    that a contiguous run of free pages is found by a substring search.
+    The state of all pages is one byte string, so that a contiguous run of free pages is found by a substring search.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -21,10 +20,6 @@ class PagePool:
         self._cursor = 0
         self.free_pages = num_pages
         """Pages that nobody uses."""
-        self.held_pages = 0
-        """Pages that belong to one live request each."""
-        self.cached_pages = 0
-        """Pages that belong to the prefix cache, in use by live requests or not."""
 
     @property
     def num_tokens(self) -> int:
@@ -35,9 +30,10 @@ class PagePool:
         """Return how many pages `num_tokens` tokens take."""
         return -(-num_tokens // self.page_size)
 
-    def state(self, page: int) -> int:
-        """Return FREE, HELD or CACHED."""
-        return self._state[page]
+    @property
+    def states(self) -> bytes:
+        """FREE, HELD or CACHED for each page: nobody's, one live request's, or the prefix cache's (read or not)."""
+        return bytes(self._state)
 
     def allocate(self, count: int, after: int | None = None) -> list[int]:
         """Take `count` free pages, in one run where there is one, and best behind page `after`.
@@ -53,7 +49,6 @@ class PagePool:
             pages = list(range(first, first + count))
             self._state[first : first + count] = _HELD * count
         self.free_pages -= count
-        self.held_pages += count
         return pages
 
     def take(self, after: int) -> int:
@@ -66,25 +61,20 @@ class PagePool:
             self._cursor = page + 1
         state[page] = HELD
         self.free_pages -= 1
-        self.held_pages += 1
         return page
 
     def adopt(self, pages: Sequence[int]) -> None:
         """Make the prefix cache the owner of `pages`, which a request held."""
         self._move(pages, HELD, CACHED)
-        self.held_pages -= len(pages)
-        self.cached_pages += len(pages)
 
     def free(self, pages: Sequence[int]) -> None:
         """Give pages back that a request held."""
         self._move(pages, HELD, FREE)
-        self.held_pages -= len(pages)
         self.free_pages += len(pages)
 
     def evict(self, pages: Sequence[int]) -> None:
         """Give pages back that the prefix cache owned."""
         self._move(pages, CACHED, FREE)
-        self.cached_pages -= len(pages)
         self.free_pages += len(pages)
 
     def _find(self, count: int, start: int) -> int:

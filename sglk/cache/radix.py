@@ -2,7 +2,7 @@
 
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -12,11 +12,6 @@ Key = bytes
 """Token ids, WIDTH bytes each: copied, compared and hashed at once, and far smaller than numbers of Python's."""
 
 WIDTH = array("I").itemsize
-
-
-def key_of(tokens: Iterable[int]) -> Key:
-    """Return the key of `tokens`."""
-    return array("I", tokens).tobytes()
 
 
 class Node:

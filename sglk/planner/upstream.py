@@ -27,8 +27,6 @@ class AutomaticValues:
     """Values of flags that are not given."""
 
     chunked_prefill_size: int
-    cuda_graph_max_bs: int
-    """0 = no graphs are captured."""
     reserved_mib: float
     mem_fraction_static: float
 
@@ -49,7 +47,7 @@ def automatic_values(
     reserved += 2 * captured + (8 * _prefill_graphs(chunk) if graphs else 0)
     if memory_mib > _LARGE_GIB * _GIB_IN_MIB:
         reserved = max(reserved, _LARGE_RESERVE_MIB)
-    return AutomaticValues(chunk, captured, reserved, round((memory_mib - reserved) / memory_mib, 3))
+    return AutomaticValues(chunk, reserved, round((memory_mib - reserved) / memory_mib, 3))
 
 
 def _prefill_graphs(most: int) -> int:

@@ -10,7 +10,7 @@ def test_fresh_pool_hands_out_one_run() -> None:
 
     assert pool.allocate(3) == [0, 1, 2]
     assert pool.allocate(2) == [3, 4]
-    assert (pool.free_pages, pool.held_pages, pool.cached_pages) == (3, 5, 0)
+    assert (pool.free_pages, pool.states.count(HELD), pool.states.count(CACHED)) == (3, 5, 0)
 
 
 def test_growth_continues_behind_the_last_page_where_it_can() -> None:
@@ -78,14 +78,8 @@ def test_counts_agree_with_states(actions: list[tuple[str, int]]) -> None:
         getattr(pool, action)(pages)
         if action == "adopt":
             owned[CACHED] += pages
-    states = [pool.state(page) for page in range(12)]
-    assert [states.count(state) for state in (FREE, HELD, CACHED)] == [
-        pool.free_pages,
-        pool.held_pages,
-        pool.cached_pages,
-    ]
-    assert pool.held_pages == len(owned[HELD])
-    assert pool.cached_pages == len(owned[CACHED])
+    counts = [pool.states.count(state) for state in (FREE, HELD, CACHED)]
+    assert counts == [pool.free_pages, len(owned[HELD]), len(owned[CACHED])]
 
 
 @given(st.lists(st.integers(0, 11), max_size=60))
@@ -94,9 +88,9 @@ def test_one_page_is_the_one_that_a_row_of_one_would_be(numbers: list[int]) -> N
     for pool in (by_one, by_row):
         pool.allocate(1)
     for number in numbers:
-        if by_one.state(number) == HELD:
+        if by_one.states[number] == HELD:
             by_one.free([number])
             by_row.free([number])
         elif by_one.free_pages:
             assert [by_one.take(after=number)] == by_row.allocate(1, after=number)
-    assert (by_one.free_pages, by_one.held_pages) == (by_row.free_pages, by_row.held_pages)
+    assert (by_one.free_pages, by_one.states) == (by_row.free_pages, by_row.states)

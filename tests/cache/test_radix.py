@@ -3,8 +3,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglk.cache.pages import PagePool
-from sglk.cache.radix import WIDTH, Key, RadixCache, key_of
+from sglk.cache.pages import CACHED, HELD, PagePool
+from sglk.cache.radix import WIDTH, Key, RadixCache
+from tests.cache.keys import key_of
 
 PAGE = 4
 PAGE_BYTES = PAGE * WIDTH
@@ -58,7 +59,7 @@ def test_duplicate_insert_frees_the_callers_pages_and_returns_the_trees() -> Non
     kept = cache.insert(tokens(1, 2, 3), own)
 
     assert kept.pages == [*first, own[2]]
-    assert (pool.free_pages, pool.held_pages, pool.cached_pages) == (5, 0, 3)
+    assert (pool.free_pages, pool.states.count(HELD), pool.states.count(CACHED)) == (5, 0, 3)
 
 
 def test_insert_below_a_known_beginning_is_insert_of_all() -> None:
@@ -74,7 +75,7 @@ def test_insert_below_a_known_beginning_is_insert_of_all() -> None:
 
     assert kept.pages == [first[2], *own[1:]]
     assert cache.match(tokens(1, 2, 3, 4, 5)).pages == [*first, *own[1:]]
-    assert pool.held_pages == 0
+    assert pool.states.count(HELD) == 0
     cache.lock(kept.node, begun.node)
     assert cache.evictable_pages == 2
     cache.unlock(kept.node)
@@ -105,7 +106,7 @@ def test_shared_beginning_outlives_its_branches() -> None:
     cache.evict(2)
 
     assert cache.peek(tokens(1)) == PAGE
-    assert cache.pool.cached_pages == 1
+    assert cache.pool.states.count(CACHED) == 1
 
 
 def test_locked_path_is_never_evicted() -> None:
@@ -141,7 +142,7 @@ def test_min_len_keeps_short_prefixes_out() -> None:
     own = pool.allocate(2)
 
     assert cache.insert(tokens(1, 2), own).pages == []
-    assert pool.held_pages == 2
+    assert pool.states.count(HELD) == 2
     keep(cache, tokens(1, 2, 3))
     keep(cache, tokens(1, 5, 6))
     assert cache.match(tokens(1, 2, 3)).pages
@@ -156,7 +157,7 @@ def test_disabled_cache_keeps_nothing() -> None:
 
     assert cache.insert(tokens(1, 2), own).pages == []
     assert cache.match(tokens(1, 2)).pages == []
-    assert pool.held_pages == 2
+    assert pool.states.count(HELD) == 2
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=20), st.integers(0, 6))
@@ -170,8 +171,8 @@ def test_matches_are_the_longest_common_page_prefix(prompts: list[list[int]], ev
         assert len(cache.match(key).pages) == best
         keep(cache, key)
         kept.append(key)
-        assert pool.held_pages == 0
-        assert pool.cached_pages == sum(len(node.pages) for node in cache.nodes()) == cache.evictable_pages
+        assert pool.states.count(HELD) == 0
+        assert pool.states.count(CACHED) == sum(len(node.pages) for node in cache.nodes()) == cache.evictable_pages
     evictable = cache.evictable_pages
     assert cache.evict(evicted) == min(evicted, evictable)
     cache.flush()

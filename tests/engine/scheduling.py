@@ -84,9 +84,8 @@ class Rig:
     def check(self) -> None:
         """Every page has one owner, what live requests read is locked, and no more of them run than may."""
         pool, nodes = self.pool, list(self.cache.nodes())
-        states = [pool.state(page) for page in range(pool.num_pages)]
+        states = pool.states
         assert states.count(FREE) == pool.free_pages
-        assert pool.free_pages + pool.held_pages + pool.cached_pages == pool.num_pages
         in_tree = [page for node in nodes for page in node.pages]
         held = [page for request in self.live.values() for page in request.table.pages[request.table.shared :]]
         assert sorted(in_tree) == [page for page, state in enumerate(states) if state == CACHED]

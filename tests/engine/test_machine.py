@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sglk.cache.pages import HELD
 from sglk.engine.batch import Batch, BatchRow
 from sglk.engine.messages import SamplingParams
 from sglk.testing.scripted import ScriptedRunner
@@ -185,7 +186,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """Nothing is left but the cache, and the cache can be emptied."""
         assert self.rig is not None
-        assert self.rig.pool.held_pages == 0
+        assert self.rig.pool.states.count(HELD) == 0
         self.rig.cache.flush()
         assert self.rig.pool.free_pages == self.rig.pool.num_pages
 

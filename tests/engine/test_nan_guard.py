@@ -14,7 +14,6 @@ from sglk.backends.ops import Op, Packing
 from sglk.backends.quantised import QuantisedMatrix
 from sglk.backends.quantised_linear import linear_w8a8
 from sglk.backends.quantised_moe import run_quantised_experts
-from sglk.cache.radix import key_of
 from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.request import Request
@@ -23,6 +22,7 @@ from sglk.engine.warm_up import warm_up
 from sglk.errors import RunError
 from sglk.models.loader import load_model
 from sglk.testing.tiny import write_tiny_model
+from tests.cache.keys import key_of
 from tests.engine.receiving import TOKENIZER
 from tests.engine.scheduling import GREEDY, Rig, answer
 

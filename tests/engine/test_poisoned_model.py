@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from sglk.cache.radix import key_of
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
 from sglk.testing.tiny import tiny_config, tiny_weights
+from tests.cache.keys import key_of
 from tests.engine.receiving import TOKENIZER, gauges, submit
 from tests.models.greedy import oracle, tiny_runner
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sglk.cache.pages import CACHED, HELD
 from sglk.engine.messages import SamplingParams
 from tests.engine.scheduling import GREEDY, LONG, Rig, alone, answer, greedy, prompt
 
@@ -122,7 +123,7 @@ def test_removed_request_gives_its_pages_back_in_every_state() -> None:
     for name in ("waiting", "prefilling", "decoding"):
         rig.drop(name)
 
-    assert rig.pool.held_pages == 0
+    assert rig.pool.states.count(HELD) == 0
     assert not rig.scheduler.has_work
     assert rig.scheduler.remove("never was") is None
 
@@ -144,7 +145,7 @@ def test_short_prefixes_stay_out_of_the_cache() -> None:
     for name in ("short 1", "short 2"):
         rig.add(name, prompt(16), greedy(2))
         rig.finish()
-    assert rig.pool.cached_pages == 0
+    assert rig.pool.states.count(CACHED) == 0
     rig.add("long 1", prompt(48))
     rig.finish()
     rig.add("long 2", prompt(48))
