@@ -11,7 +11,8 @@ class RoomConfig:
     """What has to have room in a deployment's memory."""
 
     context_length: Optional[int] = None
-    """Tokens of prompt and answer of each request; null = `runtime.context_length`, or else the model's own."""
+    """Tokens of prompt and answer of each request, `runtime.context_length` at most; null = that, or else the model's
+    own."""
     requests: int = 1
     """Requests of that length that must have room at the same time, in each replica."""
     engine: Optional[str] = None

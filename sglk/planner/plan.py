@@ -144,9 +144,9 @@ def _shares(replicas: Sequence[ReplicaConfig]) -> dict[str, float]:
 
 
 def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> ReplicaPlan:
-    own = subject.model.spec.max_position_embeddings
-    context_length = asked.context_length or replica.config.runtime.context_length or own
-    wanted = Wanted(context_length, asked.requests)
+    limit = subject.runtime.context_length
+    length = asked.context_length or limit or subject.model.spec.max_position_embeddings
+    wanted = Wanted(min(length, limit or length), asked.requests)
     found = subject.footprint(subject.runtime)
     good = fits(found, wanted)
     ways = _ways(subject, wanted, found, replica.note is not None)
@@ -162,7 +162,7 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         + ("" if good or ways else _nothing_helps(subject, wanted)),
         ways=ways,
         undeclared=[] if good or _same_devices(ways, found) else undeclared(subject, wanted),
-        warnings=list(_warnings(found, subject, wanted)),
+        warnings=list(_warnings(found, subject, length)),
         upstream=_upstream(replica.config, subject) if (asked.engine or replica.config.engine.name) == "sglang" else [],
     )
 
@@ -194,10 +194,12 @@ def _nothing_helps(subject: Subject, wanted: Wanted) -> str:
     return f"; the smallest weights, {scheme} on {devices}, take {roomiest.weights.total / 2**30:.1f} GiB each"
 
 
-def _warnings(found: Footprint, subject: Subject, wanted: Wanted) -> Iterator[str]:
-    own = subject.model.spec.max_position_embeddings
-    if wanted.context_length > own:
-        yield f"requests of {wanted.context_length} tokens are longer than the {own} that the model was trained for"
+def _warnings(found: Footprint, subject: Subject, length: int) -> Iterator[str]:
+    own, limit = subject.model.spec.max_position_embeddings, subject.runtime.context_length
+    if limit is not None and length > limit:
+        yield f"requests of {length} tokens are refused with runtime.context_length={limit}, and not planned for"
+    elif length > own:
+        yield f"requests of {length} tokens are longer than the {own} that the model was trained for"
     if found.kv_tokens and not subject.room.host_memory and subject.reserve(found) < found.reserve_needed:
         left, needed = subject.reserve(found) / 2**30, found.reserve_needed / 2**30
         yield (

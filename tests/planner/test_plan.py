@@ -175,6 +175,17 @@ def test_a_longer_context_than_the_model_s_own_is_named() -> None:
     assert plan.warnings == ["requests of 16384 tokens are longer than the 8192 that the model was trained for"]
 
 
+def test_a_shorter_context_that_is_advised_makes_what_was_asked_for_fit() -> None:
+    words = ("chip=a100_40g", "model=qwen32b", "runtime.tp_size=1", "runtime.quantization=w8a8")
+    (way, *_) = replica(*words, "plan.context_length=30000", "runtime.mem_fraction_static=0.91").ways
+    assert way.changes == {"runtime.context_length": "18080"}
+    plan = replica(*words, "plan.context_length=30000", "runtime={mem_fraction_static: 0.91, context_length: 18080}")
+    assert (plan.verdict, plan.wanted.context_length) == ("fits", 18080)
+    assert plan.warnings[0] == (
+        "requests of 30000 tokens are refused with runtime.context_length=18080, and not planned for"
+    )
+
+
 def test_each_group_has_its_own_budget() -> None:
     groups = (
         "[{name: gpu, devices: ['cuda:0', 'cuda:1'], tp_size: 2, runtime: {mem_fraction_static: 0.9}},"
