@@ -140,7 +140,7 @@ class _Run:
             valid=counts.completed > 0 and bad <= self._load.max_failure_rate * counts.requests,
             summary=summarise(requests, self._load.slo),
             engine_stats=engine_stats,
-            warnings=warnings_for(requests, asked_cache=self._load.cache, cache=self._cache) + notes,
+            warnings=warnings_for(requests, self._workload, asked_cache=self._load.cache, cache=self._cache) + notes,
             requests=requests,
         )
 

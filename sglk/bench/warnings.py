@@ -1,19 +1,23 @@
 """What a reader of a record should know before believing its figures."""
 
+import heapq
 from collections.abc import Sequence
 
 from sglk.bench.record import RequestRecord
+from sglk.config.bench_schema import WorkloadConfig
 
 UNASKED_HIT_LIMIT = 0.01
 """Share of prompt tokens that may come from the cache beyond what the workload shares on purpose."""
 
 
-def warnings_for(requests: Sequence[RequestRecord], *, asked_cache: str, cache: str) -> list[str]:
+def warnings_for(
+    requests: Sequence[RequestRecord], workload: WorkloadConfig, *, asked_cache: str, cache: str
+) -> list[str]:
     """Return the warnings about a run; `asked_cache` is the policy in the configuration, `cache` the one in force."""
     measured = [request for request in requests if request.phase == "measured"]
     completed = [request for request in measured if request.ok]
     found = [_policy(asked_cache, cache), _hits(completed, cache), _short(completed), _estimates(completed)]
-    found.append(_failures(measured))
+    found += [_held_back(measured, workload), _failures(measured)]
     return [warning for warning in found if warning is not None]
 
 
@@ -57,6 +61,30 @@ def _estimates(completed: Sequence[RequestRecord]) -> str | None:
     if not estimated:
         return None
     return f"the server reported no usage for {estimated} of {len(completed)} answers; their token counts are estimates"
+
+
+def _held_back(measured: Sequence[RequestRecord], workload: WorkloadConfig) -> str | None:
+    if workload.arrival == "closed" or not workload.concurrency:
+        return None
+    due = sorted(
+        (each.sent_s, each.sent_s + each.e2e_s)
+        for each in measured
+        if each.sent_s is not None and each.e2e_s is not None
+    )
+    ends: list[float] = []
+    waited = 0
+    for sent_s, end_s in due:
+        while ends and ends[0] <= sent_s:
+            heapq.heappop(ends)
+        waited += len(ends) >= workload.concurrency
+        heapq.heappush(ends, end_s)
+    if not waited:
+        return None
+    return (
+        f"{waited} of {len(measured)} requests came while workload.concurrency={workload.concurrency} others were "
+        "under way, and were held back: the load is less than the arrivals ask for; workload.concurrency=0 holds "
+        "nobody back"
+    )
 
 
 def _failures(measured: Sequence[RequestRecord]) -> str | None:

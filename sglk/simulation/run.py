@@ -126,17 +126,6 @@ def _record(
     span_s, first = duration(requests), deployment.replicas[0]
     summary = summarise(requests, config.bench.slo)
     groups = _groups(config, deployment, requests, answered, span_s, summary)
-    load = LoadRecord(
-        api="chat" if config.workload.kind in TEXTS else "generate",
-        cache=config.bench.cache,
-        url="simulated",
-        timeout_s=config.bench.timeout_s,
-        max_failure_rate=config.bench.max_failure_rate,
-        salt=_salt(config),
-        tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
-        slo=asdict(config.bench.slo),
-        sessions=config.bench.sessions,
-    )
     record = Record(
         id="",
         kind="simulated",
@@ -152,18 +141,33 @@ def _record(
         server=_server(first),
         runtime=asdict(first.plan.config.runtime),
         workload=workload_dict(config.workload),
-        load=load,
+        load=_load(config, medium),
         counts=counts,
         duration_s=round(span_s, 6),
         valid=counts.completed > 0 and bad <= config.bench.max_failure_rate * counts.requests,
         summary=summary,
         engine_stats=_with_hit_rate([group.engine_stats for group in groups]),
-        warnings=warnings_for(requests, asked_cache=config.bench.cache, cache=config.bench.cache) + _notes(groups),
+        warnings=warnings_for(requests, config.workload, asked_cache=config.bench.cache, cache=config.bench.cache)
+        + _notes(groups),
         simulated_groups=groups,
         requests=requests,
     )
     record.id = f"{now:%Y%m%dT%H%M%S}-{_digest(record)}"
     return record
+
+
+def _load(config: BenchConfig, medium: Medium) -> LoadRecord:
+    return LoadRecord(
+        api="chat" if config.workload.kind in TEXTS else "generate",
+        cache=config.bench.cache,
+        url="simulated",
+        timeout_s=config.bench.timeout_s,
+        max_failure_rate=config.bench.max_failure_rate,
+        salt=_salt(config),
+        tokens_per_word=None if medium.vocabulary is not None else medium.tokens_per_word,
+        slo=asdict(config.bench.slo),
+        sessions=config.bench.sessions,
+    )
 
 
 def _server(replica: VirtualReplica) -> ServerRecord:

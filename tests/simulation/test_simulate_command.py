@@ -157,6 +157,20 @@ def test_a_report_says_what_each_what_if_supposed(capsys: pytest.CaptureFixture[
     assert "simulate." not in capsys.readouterr().out.replace("simulate.replicas=4", "")
 
 
+def test_a_limit_that_holds_arrivals_back_is_told() -> None:
+    def told(rate: float, concurrency: int) -> list[str]:
+        words = ("workload.arrival=poisson", f"workload.rate={rate:g}", f"workload.concurrency={concurrency}")
+        return [each for each in simulated(*words).warnings if "held back" in each]
+
+    (warning,) = told(1000, 4)
+    assert warning.startswith("8 of 12 requests came while workload.concurrency=4 others were under way")
+    assert told(1000, 0) == told(1000, 12) == told(0.1, 1) == []
+    # Who waits for an answer is not held back.
+    assert not any("held back" in each for each in simulated("workload.concurrency=2").warnings)
+    turns = ("workload=chat", "workload.turns=3", "workload.arrival=poisson", "workload.rate=3")
+    assert not any("held back" in each for each in simulated(*turns, "workload.concurrency=3").warnings)
+
+
 def test_a_conversation_finds_its_beginning_in_the_cache() -> None:
     record = simulated("workload=chat", "workload.turns=4", "workload.prefix_len=128")
     share = record.summary["cached_share"]
