@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from fnmatch import filter as matching
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
 
 import sglk
 from sglk import atomic_file
@@ -21,6 +24,7 @@ from sglk.config.ops_schema import OpsConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, RunError, nearest
 from sglk.planner.placement import place
+from sglk.plugins.containment import output_on_stderr
 
 if TYPE_CHECKING:
     from sglk.backends.base import DeviceBackend
@@ -62,10 +66,29 @@ def run(arguments: Sequence[str]) -> int:
     # After the configuration is known to be good: this imports torch.
     from sglk.operators.device import open_device
 
-    backend = open_device(composed.config)
     run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
-    run_verb(composed.config, backend, ops, "--json" in flags.switches)
+    # Ops may print what they like, but not into what the user asked for.
+    with output_on_stderr():
+        backend = open_device(composed.config)
+        found = run_verb(composed.config, backend, ops)
+        head = _head(composed.config, backend)
+    if "--json" in flags.switches:
+        print(json.dumps({**head, **found.document}, indent=2, ensure_ascii=False))
+    else:
+        _print(found, _note(composed.config, head))
+    if found.failure is not None:
+        raise RunError(found.failure)
     return 0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a verb came to, in both forms."""
+
+    document: dict[str, Any]
+    tables: Sequence[Table]
+    notes: Sequence[Text] = ()
+    failure: str | None = None
 
 
 def _unwritable(config: OpsConfig) -> Iterator[str]:
@@ -99,24 +122,19 @@ def _require_some(found: Sequence[object], ops: Sequence[str], who: str) -> None
         raise ConfigError(f"{who} none of {', '.join(ops or OPS)}; `sglk ops list` shows what there is")
 
 
-def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
     from sglk.operators.listing import listed_ops
 
     found = [each for each in listed_ops(config, backend) if not ops or each.op in ops]
     _require_some(found, ops, f"model {config.model.name!r} has")
-    if as_json:
-        _print_json({**_head(config, backend), "ops": [asdict(each) for each in found]})
-        return
-    console().print(list_table(found))
-    _print_note(config, backend)
     fallbacks = sum(each.fallback for each in found)
-    if fallbacks:
-        end = "would refuse" if config.backend.fallback != "forbid" else "refuses"
-        note = f"{fallbacks} of {len(found)} shape classes run the reference; backend.fallback=forbid {end} to start"
-        console().print(note, style="yellow")
+    end = "would refuse" if config.backend.fallback != "forbid" else "refuses"
+    note = f"{fallbacks} of {len(found)} shape classes run the reference; backend.fallback=forbid {end} to start"
+    notes = [Text(note, style="yellow")] if fallbacks else []
+    return _Found({"ops": [asdict(each) for each in found]}, [list_table(found)], notes)
 
 
-def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
     from sglk.operators.trials import outcomes, trials
 
     planned = trials(config, backend, ops)
@@ -124,17 +142,11 @@ def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_js
     found = list(watched(outcomes(planned, backend), len(planned), "testing", config.ops.progress))
     failed = [outcome for outcome in found if outcome.problem is not None]
     scripts = _write_scripts(failed, config, backend)
-    if as_json:
-        results = [outcome.facts() for outcome in found]
-        _print_json({**_head(config, backend), "results": results, "scripts": [str(path) for path in scripts]})
-    else:
-        console().print(test_table(found))
-        _print_note(config, backend)
-        for path in scripts:
-            console().print(f"to see it again: python {path}", soft_wrap=True, highlight=False)
-    if failed:
-        names = ", ".join(dict.fromkeys(outcome.trial.case.op for outcome in failed))
-        raise RunError(f"{len(failed)} of {len(found)} trials failed: {names}")
+    document = {"results": [outcome.facts() for outcome in found], "scripts": [str(path) for path in scripts]}
+    names = ", ".join(dict.fromkeys(outcome.trial.case.op for outcome in failed))
+    failure = f"{len(failed)} of {len(found)} trials failed: {names}" if failed else None
+    notes = [Text(f"to see it again: python {path}") for path in scripts]
+    return _Found(document, [test_table(found)], notes, failure)
 
 
 def _write_scripts(failed: Sequence["Outcome"], config: OpsConfig, backend: "DeviceBackend") -> list[Path]:
@@ -156,7 +168,7 @@ def _write_scripts(failed: Sequence["Outcome"], config: OpsConfig, backend: "Dev
     return written
 
 
-def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_json: bool) -> None:
+def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
     from sglk.operators.benchmark import STEPS, Share, Unmeasured, shares, time_ops
     from sglk.operators.device import where
     from sglk.operators.steps import model_ops
@@ -167,14 +179,10 @@ def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str], as_j
     timed = list(watched(time_ops(called, config, backend), len(called), "timing", config.ops.progress))
     steps: dict[str, list[Share]] = {step: shares(step, called, timed) for step in STEPS}
     unmeasured = [result for result in timed if isinstance(result, Unmeasured)]
-    if as_json:
-        rows = {step: [asdict(row) for row in found] for step, found in steps.items()}
-        _print_json({**_head(config, backend), **rows, "unmeasured": [asdict(each) for each in unmeasured]})
-        return
-    for table in time_tables(steps, config, whole=not ops):
-        console().print(table)
-    _print_note(config, backend)
     warn(f"{each.op} was not timed at one shape: {each.reason}" for each in unmeasured)
+    rows = {step: [asdict(row) for row in found] for step, found in steps.items()}
+    document = {**rows, "unmeasured": [asdict(each) for each in unmeasured]}
+    return _Found(document, list(time_tables(steps, config, whole=not ops)))
 
 
 def _head(config: OpsConfig, backend: "DeviceBackend") -> dict[str, Any]:
@@ -196,12 +204,16 @@ def _head(config: OpsConfig, backend: "DeviceBackend") -> dict[str, Any]:
     }
 
 
-def _print_note(config: OpsConfig, backend: "DeviceBackend") -> None:
-    kind = "simulated: no value and no time is of real hardware; " if backend.simulated else ""
+def _note(config: OpsConfig, head: dict[str, Any]) -> Text:
+    kind = "simulated: no value and no time is of real hardware; " if head["kind"] == "simulated" else ""
     ranks = f", one of {ranks_of(config.runtime)} ranks" if ranks_of(config.runtime) > 1 else ""
     text = f"\n{kind}{config.model.name} on {config.chip.name} by backend {config.backend.name}{ranks}"
-    console().print(f"{text}: {backend.device_info().name}", style="dim", highlight=False)
+    return Text(f"{text}: {head['device']['name']}", style="dim")
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+def _print(found: _Found, note: Text) -> None:
+    screen = console()
+    for table in found.tables:
+        screen.print(table)
+    for line in (note, *found.notes):
+        screen.print(line, soft_wrap=True)

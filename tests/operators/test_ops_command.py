@@ -100,6 +100,15 @@ def test_whatever_an_op_raises_and_whenever_is_told_of_it_alone(
     assert reasons == {("rms_norm", "throwaway raises RuntimeError: no handle is left")}
 
 
+@pytest.mark.parametrize("verb", ["test", "bench"])
+def test_what_ops_print_is_not_in_the_document(verb: str, model: str, plugin: Path, capsys: Capture) -> None:
+    words = (verb, "rms_norm", model, "backend=throwaway", "backend.options.broken=loud", *SMALL, "--json")
+    assert main(["ops", *words]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["backend"] == "throwaway"
+    assert "a kernel speaks\n" in printed.err
+
+
 def test_a_folder_that_cannot_be_written_costs_the_scripts_alone(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture
 ) -> None:
