@@ -34,6 +34,10 @@ class Op(Generic[P, R]):
     name: str
     reference: Callable[P, R]
 
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the reference, as an implementation may for what it leaves to it."""
+        return self.reference(*args, **kwargs)
+
 
 def define_op(reference: Callable[P, R]) -> Op[P, R]:
     """Declare the decorated function as the reference of a new op of the same name."""

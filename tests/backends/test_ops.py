@@ -44,6 +44,17 @@ def test_a_shape_within_the_constraints_runs_on_the_chip() -> None:
     assert (bound.choice.provider, bound.choice.fallback) == ("chip", False)
 
 
+def test_an_implementation_may_call_the_op_for_what_it_leaves_to_the_reference() -> None:
+    def narrow(x_T2F: torch.Tensor) -> torch.Tensor:
+        return double(x_T2F) if x_T2F.shape[1] <= 4 else reference.silu_and_mul(x_T2F)
+
+    ops = OpRegistry()
+    ops.register(reference.silu_and_mul, "chip", narrow)
+    bound = ops.select(reference.silu_and_mul, size=8)
+    assert bound(torch.ones(1, 4)).tolist() == [[2, 2]]
+    assert torch.equal(bound(torch.ones(1, 8)), reference.silu_and_mul.reference(torch.ones(1, 8)))
+
+
 @pytest.mark.parametrize(
     ("size", "dtype", "demand"), [(6, "fp16", "size % 4 == 0"), (8, "fp32", "dtype in {fp16, bf16}")]
 )
