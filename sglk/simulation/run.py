@@ -16,7 +16,7 @@ from sglk.bench.record import CostRecord, GroupRecord, LoadRecord, Record, Reque
 from sglk.bench.warnings import warnings_for
 from sglk.bench.workload import TEXTS, Medium, plan, workload_dict
 from sglk.config.bench_schema import BenchConfig
-from sglk.config.fleet import ReplicaConfig
+from sglk.config.fleet import ReplicaConfig, memory_of
 from sglk.config.schema import ChipConfig
 from sglk.config.simulate_schema import WhatIfConfig
 from sglk.errors import ConfigError
@@ -148,7 +148,8 @@ def _record(
         summary=summary,
         engine_stats=_with_hit_rate([group.engine_stats for group in groups]),
         warnings=warnings_for(requests, config.workload, asked_cache=config.bench.cache, cache=config.bench.cache)
-        + _notes(groups),
+        + _notes(groups)
+        + _crowded(deployment.replicas),
         simulated_groups=groups,
         requests=requests,
     )
@@ -258,6 +259,21 @@ def _notes(groups: Sequence[GroupRecord]) -> list[str]:
             notes.append(f"{group.chip}: times are of a roofline over the chip's peak figures, not calibrated")
         notes += [f"{group.chip}: {note}" for note in group.cost.notes]
     return list(dict.fromkeys(notes))
+
+
+def _crowded(replicas: Sequence[VirtualReplica]) -> list[str]:
+    """Say which devices would have to compute for several replicas at a time."""
+    users: dict[str, list[str]] = {}
+    for each in replicas:
+        config = each.plan.config
+        for memory in dict.fromkeys(memory_of(device, config) for device in config.groups[0].devices):
+            users.setdefault(memory, []).append(each.name)
+    return [
+        f"{len(names)} replicas share {memory} ({', '.join(names[:2])}{', ...' if len(names) > 2 else ''}), and each "
+        "is timed as if it were alone there: together they are slower"
+        for memory, names in users.items()
+        if len(names) > 1
+    ]
 
 
 def _digest(record: Record) -> str:

@@ -11,6 +11,7 @@ from sglk.cli import main
 from sglk.cluster.sticky import home_of
 from sglk.engine.messages import EngineStats
 from sglk.server.metrics import counters
+from tests.planner.test_calibration_find import entry, write
 
 WORDS = ("chip=h100", "model=qwen7b", "runtime.tp_size=1", "profiles=none", "calibration=none")
 SMALL = ("workload.num_requests=12", "workload.input_len=64", "workload.output_len=8", "workload.concurrency=4")
@@ -169,6 +170,29 @@ def test_a_limit_that_holds_arrivals_back_is_told() -> None:
     assert not any("held back" in each for each in simulated("workload.concurrency=2").warnings)
     turns = ("workload=chat", "workload.turns=3", "workload.arrival=poisson", "workload.rate=3")
     assert not any("held back" in each for each in simulated(*turns, "workload.concurrency=3").warnings)
+
+
+@pytest.mark.parametrize(
+    ("word", "shared"),
+    [
+        ("groups=[{devices: 'cuda:0'}, {devices: 'cuda:1'}]", None),
+        ("simulate.replicas=3", None),
+        ("groups=[{devices: 'cuda:0'}, {devices: 'cuda:0'}]", "2 replicas share cuda:0 (group0/0, group1/0), and each"),
+    ],
+)
+def test_replicas_that_would_share_a_device_are_told(word: str, shared: str | None) -> None:
+    warnings = simulated(word, "runtime.mem_fraction_static=0.4").warnings
+    assert [each for each in warnings if shared is not None and each.startswith(shared)] == warnings[1:]
+
+
+def test_replicas_on_a_processor_share_it_whatever_they_are_called() -> None:
+    write(entry())
+    words = ["simulate", "chip=cpu", "model=smollm2", *SMALL, "runtime.mem_fraction_static=0.2"]
+    assert main([*words, "simulate.replicas=3", "bench.output=record.json"]) == 0
+    assert Record.load_file(Path("record.json")).warnings == [
+        "3 replicas share cpu (group0/0, group0/1, ...), and each is timed as if it were alone there: "
+        "together they are slower"
+    ]
 
 
 def test_a_conversation_finds_its_beginning_in_the_cache() -> None:
