@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 
 _ROOM_BYTES = 64 * 1024
 """What a disk has to have left for a file that is not known yet."""
@@ -31,6 +32,23 @@ def write_text(path: Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _beside(target.parent, text.encode()) as temporary:
         temporary.replace(target)
+
+
+def rescue(name: str, text: str) -> str:
+    """Write what its place could not take into the folder for temporary files; return the end of a message of that.
+
+    It says where the file is, or nothing where that folder is full too.
+    """
+    try:
+        path = Path(gettempdir()) / f"sglk-{name}-{secrets.token_hex(4)}.json"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+    except OSError:
+        return ""
+    return f"; it is kept in {str(path)!r}"
 
 
 @contextmanager

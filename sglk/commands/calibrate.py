@@ -93,7 +93,9 @@ def _save(measured: Measured, config: CalibrateConfig) -> Path:
         with atomic_file.one_at_a_time(path.parent):
             _existing(path, config.chip.name, measured.machine).with_entry(measured.entry).save(path)
     except OSError as error:
-        raise RunError(f"cannot write the calibration to {str(path)!r}: {error.strerror}") from error
+        alone = Calibration(config.chip.name, measured.machine, [measured.entry])
+        kept = atomic_file.rescue("calibration", alone.to_json())
+        raise RunError(f"cannot write the calibration to {str(path)!r}: {error.strerror}{kept}") from error
     return path
 
 

@@ -28,17 +28,21 @@ def check_log() -> None:
 
 
 def save(record: Record, output: str | None, started: datetime) -> Path:
-    """Write `record` to `output`, or to a new file in `runs`; return where it is."""
-    if output is not None:
-        path = Path(output)
-        record.save(path)
-        return path
-    path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
+    """Write `record` to `output`, or to a new file in `runs`; return where it is.
+
+    Raises RunError where it cannot be written there, and says where else it is.
+    """
+    path = None
     try:
+        if output is not None:
+            path = Path(output)
+        else:
+            path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
         record.save(path)
-    except RunError:
-        path.unlink(missing_ok=True)
-        raise
+    except RunError as error:
+        if output is None and path is not None:
+            path.unlink(missing_ok=True)
+        raise RunError(f"{error}{atomic_file.rescue('record', record.to_json())}") from error
     return path
 
 

@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,16 +80,41 @@ def test_too_many_failures_end_with_code_1_and_a_record(capsys: pytest.CaptureFi
 
 
 def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
-    capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
+    capsys: pytest.CaptureFixture[str],
+    fill_disk: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # The file that tries whether there is room.
     fill_disk(1)
     with CachedServer() as server:
         assert main(["bench", f"bench.url={server.url}", *SMALL]) == 1
     shown = capsys.readouterr()
     assert "output tokens/s" in shown.out
-    assert re.fullmatch(r"sglk: error: cannot write record 'runs/.*': No space left on device\n", shown.err)
+    said = r"sglk: error: cannot write record 'runs/.*': No space left on device; it is kept in '(.*)'\n"
+    found = re.fullmatch(said, shown.err)
+    assert found is not None, shown.err
+    assert Record.load_file(Path(found[1])).counts.completed == 4
     assert not list(Path("runs").iterdir())
+
+
+def test_what_takes_nothing_costs_no_result(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with CachedServer() as server:
+        words = ["bench", f"bench.url={server.url}", *SMALL, "bench.output=/dev/full"]
+        assert main(words) == 1
+        (kept,) = tmp_path.glob("sglk-record-*.json")
+        assert f"'/dev/full': No space left on device; it is kept in {str(kept)!r}" in capsys.readouterr().err
+        assert Record.load_file(kept).valid
+
+        monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
+        assert main(words) == 1
+    shown = capsys.readouterr()
+    assert "output tokens/s" in shown.out
+    assert shown.err == "sglk: error: cannot write record '/dev/full': No space left on device\n"
 
 
 def test_a_reader_who_has_gone_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

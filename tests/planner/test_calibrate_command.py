@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,15 +193,21 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(
 
 
 def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(
-    model: Path, capsys: pytest.CaptureFixture[str], fill_disk: Callable[[int], None]
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    fill_disk: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # The file that tries whether there is room.
     fill_disk(1)
     code, out, err = run(capsys, "calibrate", *SIM, f"model={model}")
     assert (code, "cross-validated error of a step" in out) == (1, True)
-    assert re.fullmatch(
-        "sglk: error: cannot write the calibration to '.*': No space left on device", err.splitlines()[-1]
-    )
+    said = "sglk: error: cannot write the calibration to '.*': No space left on device; it is kept in '(.*)'"
+    found = re.fullmatch(said, err.splitlines()[-1])
+    assert found is not None, err
+    assert len(read(Path(found[1])).entries) == 1
     assert list(Path("calibration").iterdir()) == []
 
 
