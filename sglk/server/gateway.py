@@ -4,8 +4,10 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from starlette.requests import Request
 
 from sglk.cluster.fleet import Fleet
 from sglk.cluster.group import ReplicaEngine
@@ -15,7 +17,8 @@ from sglk.config.schema import ServeConfig
 from sglk.engine.messages import GenerateRequest
 from sglk.errors import ConfigError
 from sglk.server.choices import new_id
-from sglk.server.entry import Entry
+from sglk.server.entry import Entry, entry_of
+from sglk.server.token_ids import vocabulary_of
 from sglk.upstream.fit import fitted
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.messages import ProxyRequest
@@ -27,6 +30,9 @@ logger = logging.getLogger(__name__)
 class Gateway(Entry):
     """One HTTP entry whose requests are answered elsewhere, byte for byte."""
 
+    vocab_size: int | None = field(default=None, kw_only=True)
+    """How many tokens the engines know that are launched here; None where nobody here can say."""
+
     def probe_request(self) -> GenerateRequest:
         """Return a request for one token of any text."""
         body = {"model": self.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
@@ -37,6 +43,13 @@ class Gateway(Entry):
             headers=(("content-type", "application/json"),),
             body=json.dumps(body).encode(),
         )
+
+
+def gateway_of(request: Request) -> Gateway:
+    """Return the gateway that the app of `request` serves."""
+    gateway = entry_of(request)
+    assert isinstance(gateway, Gateway)
+    return gateway
 
 
 def is_elsewhere(replica: ReplicaConfig) -> bool:
@@ -76,7 +89,9 @@ def load_gateway(config: ServeConfig, profile_path: Path | None, replicas: Seque
         return started.pop(replica.name, None) or launch(replica, closing)
 
     try:
-        return Gateway(config, Fleet(replicas, config.router, launched, closing), profile_path=profile_path)
+        fleet = Fleet(replicas, config.router, launched, closing)
+        vocab_size = vocabulary_of(each.config.model for each in replicas if each.group.url is None)
+        return Gateway(config, fleet, profile_path=profile_path, vocab_size=vocab_size)
     except BaseException:
         for engine in started.values():
             engine.shutdown()

@@ -16,11 +16,12 @@ from sglk.server.body import read_limited
 from sglk.server.bridge import Generation
 from sglk.server.choices import new_id
 from sglk.server.counting import set_outcome
-from sglk.server.entry import entry_of
 from sglk.server.errors import error_body
+from sglk.server.gateway import gateway_of
 from sglk.server.request_record import current_request_id
 from sglk.server.sessions import session_header
 from sglk.server.streaming import event, unless_client_leaves
+from sglk.server.token_ids import require_known
 from sglk.upstream.messages import ProxyOutput, ProxyRequest
 
 PROMPT_BYTES = 16384
@@ -44,9 +45,12 @@ router = APIRouter()
 @router.get("/get_model_info", include_in_schema=False)
 async def proxied(request: Request) -> Response:
     """Pass the request on to a device group, and its answer back byte for byte."""
-    entry = entry_of(request)
+    gateway = gateway_of(request)
     body = await read_limited(request)
-    generation = entry.bridge.open([_proxy_request(request, body)])
+    fields = _fields(body)
+    if gateway.vocab_size is not None:
+        require_known(fields, gateway.vocab_size)
+    generation = gateway.bridge.open([_proxy_request(request, body, fields)])
     return ProxiedAnswer(generation)
 
 
@@ -121,8 +125,7 @@ async def _send(send: Send, data: bytes, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _proxy_request(request: Request, body: bytes) -> ProxyRequest:
-    fields = _fields(body)
+def _proxy_request(request: Request, body: bytes, fields: Mapping[str, Any]) -> ProxyRequest:
     user = fields.get("user")
     query = f"?{request.url.query}" if request.url.query else ""
     return ProxyRequest(

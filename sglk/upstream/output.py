@@ -1,8 +1,10 @@
 """What an upstream engine prints: passed on line by line under its name, and kept in a file that stays small."""
 
 import logging
+import math
 import os
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -17,6 +19,9 @@ MAX_LINE_BYTES = 8192
 REMEMBERED = 500
 """Lines among which the cause of an end is looked for."""
 
+RECENT_S = 30.0
+"""So long before the last line the cause of an end may have been told, once an engine serves."""
+
 
 class OutputRelay(threading.Thread):
     """Reads a pipe to its end. Nothing that happens to the log stops it: a full pipe would stop the engine."""
@@ -30,16 +35,19 @@ class OutputRelay(threading.Thread):
         self._max_bytes = max_bytes
         self._written = 0
         self._begun = b""
-        self._said: deque[str] = deque(maxlen=REMEMBERED)
+        self._said: deque[tuple[float, str]] = deque(maxlen=REMEMBERED)
+        self._recent_s = math.inf
 
     @property
     def said(self) -> list[str]:
-        """The last lines, but none from before `forget`."""
-        return list(self._said)
+        """The last lines; after `forget` none from before it, and none said long before the last one."""
+        lines = list(self._said)
+        return [text for said_s, text in lines if lines[-1][0] - said_s <= self._recent_s]
 
     def forget(self) -> None:
-        """Take nothing that was said so far for the cause of what happens later."""
+        """Take nothing for the cause of what happens later, such as the failure of a request that was survived."""
         self._said.clear()
+        self._recent_s = RECENT_S
 
     def run(self) -> None:
         """Relay until everybody who writes there has ended."""
@@ -75,5 +83,5 @@ class OutputRelay(threading.Thread):
         # A progress bar writes over itself: what stands there at the end counts.
         text = line.decode(errors="replace").rstrip().rpartition("\r")[2]
         if text.strip():
-            self._said.append(text)
+            self._said.append((time.monotonic(), text))
             logger.info("%s | %s", self._label, text)

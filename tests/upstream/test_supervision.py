@@ -165,6 +165,9 @@ def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: p
         assert (info["engine"], info["versions"]["sglang"]) == ("sglang", "0.5.18")
         assert "sglk tune chip=cpu model=smollm2 engine=sglang workload=chat" in server.log.read_text()
         with client(server.url) as http:
+            refused = http.post("/v1/completions", json={"prompt": [5, 49152]})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["message"] == "token id 49152 is outside the vocabulary; use 0 to 49151"
             http.post("/v1/completions", json={"prompt": "die now", "stream": True})
             wait_for(lambda: restarts(http) == 1, "an engine that died is started again")
         pids = [int(pid) for line in (tmp_path / "pids").read_text().splitlines() for pid in line.split()[:2]]
@@ -191,6 +194,23 @@ def test_an_end_does_not_wait_for_an_engine_that_starts_again(
     finally:
         gateway.fleet.shutdown()
     wait_for(lambda: "the start of sglang group0/0 was given up" in caplog.text, "it is given up")
+
+
+def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sink = os.pipe()
+    relay = OutputRelay(source, tmp_path / "engine.log", "a/0")
+    relay.start()
+    relay.forget()
+    os.write(sink, b"ValueError: one request was wrong\n")
+    wait_for(lambda: relay.said == ["ValueError: one request was wrong"], "it is heard")
+    monkeypatch.setattr("sglk.upstream.output.RECENT_S", 0.0)
+    relay.forget()
+    os.write(sink, b"ValueError: another one was\n")
+    wait_for(lambda: relay.said == ["ValueError: another one was"], "it is heard")
+    os.write(sink, b"IndexError: of which it ends\n")
+    wait_for(lambda: relay.said == ["IndexError: of which it ends"], "it is heard")
+    os.close(sink)
+    relay.join(10)
 
 
 def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
