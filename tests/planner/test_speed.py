@@ -43,3 +43,23 @@ def test_where_nothing_is_known_it_says_so() -> None:
         estimated_speed(cpu, "absent.json")
     too_large = planned("chip=rtx4090", "model=qwen72b")
     assert estimated_speed(too_large) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "assumed"),
+    [
+        (("chip=cpu", "model=smollm2", "backend=sim"), ["chip.bandwidth_gb_s=100.0, chip.peak_tflops=5.0"]),
+        (("chip=h100", "chip.bandwidth_gb_s=null", "backend=sim"), ["chip.bandwidth_gb_s=100.0"]),
+        # Only ranks that meet need a link.
+        (("chip=h100", "chip.interconnect_gb_s=null", "backend=sim", "runtime.tp_size=1"), []),
+        (
+            ("chip=h100", "chip.interconnect_gb_s=null", "backend=sim", "runtime.tp_size=2"),
+            ["chip.interconnect_gb_s=25.0"],
+        ),
+        (("chip=h100", "backend=sim"), []),
+        (("chip=h100",), []),
+    ],
+)
+def test_figures_that_a_simulation_assumes_are_told(words: tuple[str, ...], assumed: list[str]) -> None:
+    notes = cost_model(planned(*words).config, "none").basis.notes
+    assert list(notes) == [f"assumed, as the chip's file does not say: {each}" for each in assumed]

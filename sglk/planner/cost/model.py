@@ -16,7 +16,7 @@ from sglk.planner.calibration.find import AUTO, Found, find_calibration
 from sglk.planner.calibration.record import ServingRecord
 from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.ops import Part
-from sglk.planner.cost.roofline import RooflinePrices, chip_rates
+from sglk.planner.cost.roofline import RooflinePrices, assumed_figures, chip_rates
 from sglk.planner.cost.shape import StepShape
 from sglk.planner.model import model_of
 
@@ -85,7 +85,9 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     scheme, rates = model.scheme(config.runtime.quantization), _rates(config, search.passed_over)
     kinds = way.dtype, way.kv_cache_dtype, scheme
     prices = RooflinePrices.of(model.spec, *kinds, way.tp_size, rates, way.gathers, model.head(scheme))
-    return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over))
+    assumed = assumed_figures(config)
+    notes = (f"assumed, as the chip's file does not say: {', '.join(assumed)}",) if assumed else ()
+    return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over + notes))
 
 
 def _rates(config: ServeConfig, passed_over: tuple[str, ...]) -> Rates:

@@ -127,6 +127,15 @@ def chip_link(config: ServeConfig) -> Link | None:
     return link_of(chip) if chip.interconnect_gb_s else None
 
 
+def assumed_figures(config: ServeConfig) -> list[str]:
+    """Return the figures that a simulated device imagines in place of those that its chip's file lacks, as typed."""
+    if config.backend.name != SIMULATED:
+        return []
+    needed = ["bandwidth_gb_s", "peak_tflops", *["interconnect_gb_s"] * (ranks_of(config.runtime) > 1)]
+    words = imagined(config.chip)[1]
+    return [word for word in words if word.partition("=")[0].removeprefix("chip.") in needed]
+
+
 def chip_rates(config: ServeConfig) -> Rates:
     """Return the rates that are assumed of the chip of `config`; raises ConfigError where its file lacks a figure.
 
