@@ -162,7 +162,7 @@ def _plan(replica: ReplicaConfig, subject: Subject, asked: RoomConfig) -> Replic
         + ("" if good or ways else _nothing_helps(subject, wanted)),
         ways=ways,
         undeclared=[] if good or _same_devices(ways, found) else undeclared(subject, wanted),
-        warnings=list(_warnings(found, subject, length)),
+        warnings=list(_warnings(found, subject, replace(wanted, context_length=length))),
         upstream=_upstream(replica.config, subject) if (asked.engine or replica.config.engine.name) == "sglang" else [],
     )
 
@@ -194,8 +194,11 @@ def _nothing_helps(subject: Subject, wanted: Wanted) -> str:
     return f"; the smallest weights, {scheme} on {devices}, take {roomiest.weights.total / 2**30:.1f} GiB each"
 
 
-def _warnings(found: Footprint, subject: Subject, length: int) -> Iterator[str]:
+def _warnings(found: Footprint, subject: Subject, asked: Wanted) -> Iterator[str]:
     own, limit = subject.model.spec.max_position_embeddings, subject.runtime.context_length
+    length, window = asked.context_length, subject.runtime.max_running_requests
+    if asked.requests > window:
+        yield f"of {asked.requests} requests no more than runtime.max_running_requests={window} run at a time"
     if limit is not None and length > limit:
         yield f"requests of {length} tokens are refused with runtime.context_length={limit}, and not planned for"
     elif length > own:

@@ -186,6 +186,14 @@ def test_a_shorter_context_that_is_advised_makes_what_was_asked_for_fit() -> Non
     )
 
 
+def test_a_window_smaller_than_what_has_room_is_named() -> None:
+    words = ("chip=h100", "model=qwen0_5b", "plan.context_length=512", "runtime.max_running_requests=16")
+    assert replica(*words, "plan.requests=17").warnings == [
+        "of 17 requests no more than runtime.max_running_requests=16 run at a time"
+    ]
+    assert not replica(*words, "plan.requests=16").warnings
+
+
 def test_each_group_has_its_own_budget() -> None:
     groups = (
         "[{name: gpu, devices: ['cuda:0', 'cuda:1'], tp_size: 2, runtime: {mem_fraction_static: 0.9}},"
