@@ -70,6 +70,9 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 
 def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}, line {error.lineno}" if error.filename else "its source"
+        return f"{where} is not for Python {platform.python_version()}; install a version of {plugin.source} that is"
     if isinstance(error, TypeError) and "keyword argument" in str(error):
         return "what makes a backend takes index, num_threads, fallback, deny, chip and those of backend.options"
     if plugin.source == CODE:
@@ -147,9 +150,15 @@ def _version(distribution: str) -> str:
 
 def _root(error: BaseException) -> BaseException:
     seen = {id(error)}
-    while (below := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        if id(below) in seen:
-            break
+    while (below := _below(error)) is not None and id(below) not in seen:
         seen.add(id(below))
         error = below
     return error
+
+
+def _below(error: BaseException) -> BaseException | None:
+    # Of a group, which Python has from 3.11 on, the first tells enough.
+    group: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    if isinstance(group, tuple) and group and isinstance(group[0], BaseException):
+        return group[0]
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -6,8 +6,6 @@ from typing import Any
 
 _CONTRACT = "sglk.backends.base"
 """Imports torch; so not before a backend is wanted."""
-_PARTS = ("name", "capabilities", "ops", "device")
-"""What the engine reads of a backend and no abstract method demands."""
 
 
 def import_contract() -> Any:
@@ -33,9 +31,14 @@ def unfit(made: object, *, own: bool = False) -> str | None:
     base = import_contract()
     if not isinstance(made, base.DeviceBackend):
         return f"it made {_short(made)}, not a DeviceBackend"
-    missing = [part for part in _PARTS if not hasattr(made, part)]
+    # What the engine reads of a backend and no abstract method demands.
+    parts = {"name": str, "capabilities": base.Capabilities, "ops": base.OpRegistry, "device": base.torch.device}
+    missing = [part for part in parts if not hasattr(made, part)]
     if missing:
         return f"{type(made).__qualname__} has no {', '.join(missing)}"
+    for part, kind in parts.items():
+        if not isinstance(value := getattr(made, part), kind):
+            return f"{type(made).__qualname__}.{part} is {_short(value)}, not of type {kind.__name__}"
     return None if own else _wrong_version(type(made), base)
 
 

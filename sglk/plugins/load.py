@@ -68,13 +68,14 @@ def _load(plugin: Plugin) -> BackendFactory:
         log.info("loading %s from %s", where, plugin.value)
     try:
         factory = imported(plugin) if plugin.distribution is None else _contained(plugin, where)
+        why = misfit(factory, own=plugin.source == BUILT_IN)
     except KeyboardInterrupt:
         raise
     # A vendor's module may raise anything as it loads its libraries, SystemExit too, and what a panic in Rust becomes,
     # which is no Exception: name it, do not die of it.
     except BaseException as error:
         raise BackendError(f"{where} failed to load from {plugin.value!r}: {cause(error, plugin)}") from error
-    if (why := misfit(factory, own=plugin.source == BUILT_IN)) is not None:
+    if why is not None:
         raise BackendError(f"{where}: {plugin.value!r} is refused: {why}")
     if plugin.source != CODE and (hider := hiding_place(plugin)) is not None:
         log.warning("%s is imported from %s, not from where it is installed", where, hider)

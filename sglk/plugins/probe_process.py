@@ -38,13 +38,13 @@ def main(folder: Path, timeout_s: float) -> None:
 
 def examine(plugin: Plugin) -> dict[str, Any]:
     """Import `plugin` and return what a Report says of it."""
+    own = plugin.source == BUILT_IN
     try:
         factory = imported(plugin)
+        why = misfit(factory, own=own)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
         return {"state": "import failed", "reason": cause(error, plugin)}
-    own = plugin.source == BUILT_IN
     version = import_contract().API_VERSION if own else api_version(factory)
-    why = misfit(factory, own=own)
     return {
         "state": "ok" if why is None else "refused",
         "reason": why,
@@ -102,8 +102,8 @@ def _fail(folder: Path, number: int, reason: str) -> None:
     log = _log(folder, number)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     said = [" ".join(line.split()) for line in lines if line.strip()]
-    last = said[-1] if said else "none"
-    _write(folder, number, {"state": "import failed", "reason": f"{reason}; its last words: {last}"})
+    last_words = f" (its last words: {said[-1]})" if said else ""
+    _write(folder, number, {"state": "import failed", "reason": f"{reason}{last_words}"})
 
 
 def _write(folder: Path, number: int, answer: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """A backend is loaded by its name; one that cannot be is refused with its origin and the root cause."""
 
 import logging
+import platform
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,20 @@ def test_a_plugin_is_loaded_by_its_entry_point(site: Path, caplog: pytest.LogCap
             "try:\n    raise OSError('device gone')\nexcept OSError as e:\n    raise ImportError('no kernels') from e",
             "ImportError: no kernels; root cause: OSError: device gone;",
         ),
+        (
+            "def broken(:",
+            f"dummy_broken/__init__.py, line 1 is not for Python {platform.python_version()}; install a",
+        ),
+        (
+            "class Group(Exception):\n    exceptions = (OSError('no libxpu'),)\nraise Group('3 reasons')",
+            "Group: 3 reasons; root cause: OSError: no libxpu;",
+        ),
         ("import sglk.plugins\nsglk.plugins.load_backend('broken')", "asks for backend 'broken', its own, while it is"),
+        (
+            "class Proxy(type):\n    def __getattribute__(self, name): raise OSError('no driver')\n"
+            "class Backend(metaclass=Proxy): ...",
+            "failed to load from 'dummy_broken:Backend': OSError: no driver;",
+        ),
         ("Backend = None", "is refused: it is None, not a DeviceBackend class"),
         ("class Backend:\n    api_version = 1", "Backend is no subclass of sglk.backends.base.DeviceBackend"),
         (
@@ -92,6 +106,7 @@ def test_a_broken_plugin_is_named_with_its_distribution_and_cause(site: Path, co
         ("raise BaseException('a panic')", "failed to start: BaseException: a panic;"),
         ("return Old()", "was written for version 0 of the DeviceBackend contract and sglk has version 1; upgrade the"),
         ("return Bare()", "Bare has no capabilities, device"),
+        ("return Loose()", "Loose.device is 'toy:0', not of type device"),
     ],
 )
 def test_a_factory_that_makes_no_backend_is_named(site: Path, body: str, cause: str) -> None:
@@ -105,6 +120,13 @@ class Bare(CpuBackend):
     api_version = 1
     capabilities = property()
     device = property()
+
+class Loose(CpuBackend):
+    api_version = 1
+
+    def __init__(self):
+        super().__init__(num_threads=1)
+        self.device = "toy:0"
 
 def Backend(**options):
     {body}

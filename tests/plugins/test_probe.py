@@ -21,16 +21,16 @@ BROKEN = {
     "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "exiter": (
         "import os\nprint('no card, leaving')\nos._exit(3)",
-        "ended with exit code 3; its last words: no card, le",
+        "ended with exit code 3 (its last words: no card, le",
     ),
-    "crasher": ("import ctypes\nctypes.string_at(0)", "was killed by SIGSEGV; its last words: none"),
+    "crasher": ("import ctypes\nctypes.string_at(0)", "was killed by SIGSEGV"),
     "aborter": (
         "import os\nos.write(2, b'FATAL: no driver\\n')\nos.abort()",
-        "SIGABRT; its last words: FATAL: no driver",
+        "SIGABRT (its last words: FATAL: no driver)",
     ),
     "hanger": (
         "import subprocess, threading\nsubprocess.Popen(['sleep', '1000'])\nprint('waiting')\nthreading.Event().wait()",
-        "its import did not come to an end within 3 s; its last words: waiting",
+        "its import did not come to an end within 3 s (its last words: waiting)",
     ),
     "lingerer": (
         f"import atexit, threading\natexit.register(threading.Event().wait)\n{BACKEND.replace('= 1', '= 99')}",
