@@ -16,6 +16,8 @@ from tests.server.serving import wait_until
 
 PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+FOREIGN_NAME = "chat.example.com"
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -28,6 +30,8 @@ _FLAGS = (
     "--disable-sync",
     "--no-proxy-server",
     "--remote-debugging-pipe",
+    # A name that its owner has pointed at this machine.
+    f"--host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1",
 )
 
 # Chromium reads orders from descriptor 3 and writes to 4.

@@ -357,6 +357,18 @@ def test_in_a_browser_keys_are_asked_for_and_stay_out_of_urls(tmp_path: Path) ->
 
 @in_a_browser
 @pytest.mark.slow
+def test_in_a_browser_a_refusal_is_shown_in_the_servers_words(pair: Served, page: chromium.Page) -> None:
+    page.open(f"{pair.url.replace('127.0.0.1', chromium.FOREIGN_NAME)}/dashboard")
+    page.wait("document.getElementById('link')?.textContent.endsWith('; trying again')")
+    link = page.look("document.getElementById('link').textContent")
+    assert link.startswith(f"a browser asked this server for '{chromium.FOREIGN_NAME}:")
+    assert "list the site in server.cors_origins; trying again" in link
+    page.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=1, mobile=True)
+    assert page.look("document.documentElement.scrollWidth <= innerWidth")
+
+
+@in_a_browser
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_in_a_browser_it_fits_the_width_and_does_not_jump(pair: Served, page: chromium.Page, width: int) -> None:
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)

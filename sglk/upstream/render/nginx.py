@@ -48,10 +48,14 @@ def nginx(rendered: Rendered) -> dict[str, str]:
     lines = [
         f"# {HEADER}",
         "# For /etc/nginx/conf.d: models by the name in a request, servers by weight, streams as they come.",
+        "# Browsers that ask for this gateway by a name get no further than a server without api_key whose",
+        "# server.cors_origins does not list it, such as https://chat.example.com.",
     ]
     for name, servers in models.items():
         _require_name(name)
         lines += _upstream(upstreams[name], name, servers)
+    # With its port, by which a page's own requests are told from those of other sites; HTTP/1.0 may name none.
+    lines += ["map $http_host $sglk_host {", "    default $http_host;", '    "" $server_addr:$server_port;', "}", ""]
     lines += ["map $request_body $sglk_model {", '    default "";', f"    {_MODEL};", "}", ""]
     lines += ["map $http_x_sglk_model $sglk_upstream {", '    default "";']
     lines += [f'    "" {upstreams[next(iter(models))]}; # a request that names no model']
@@ -121,7 +125,7 @@ def _listening(entry: int, routes: int) -> str:
         proxy_pass http://127.0.0.1:{routes};
         proxy_http_version 1.1;
         proxy_set_header Connection "";
-        proxy_set_header Host $host;
+        proxy_set_header Host $sglk_host;
         proxy_set_header X-Sglk-Model $sglk_model;
         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
         proxy_buffering off;
@@ -141,7 +145,7 @@ server {{
         proxy_pass http://$sglk_upstream;
         proxy_http_version 1.1;
         proxy_set_header Connection "";
-        proxy_set_header Host $host;
+        proxy_set_header Host $sglk_host;
         proxy_buffering off;
         proxy_read_timeout 3600s;
         # While nothing of an answer has been sent on, the next server may be asked.

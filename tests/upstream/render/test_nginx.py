@@ -40,6 +40,7 @@ def server(name: str) -> Iterator[int]:
         def answer(self) -> None:
             self.send_response(200)
             self.send_header("content-length", str(len(name)))
+            self.send_header("asked-host", self.headers["host"])
             self.end_headers()
             self.wfile.write(name.encode())
 
@@ -132,3 +133,15 @@ def test_a_long_prompt_keeps_its_model(entry: httpx.Client) -> None:
 def test_the_header_of_a_client_chooses_nothing(entry: httpx.Client) -> None:
     answer = entry.post("/v1/completions", json={"model": "smollm2"}, headers={"x-sglk-model": "other"})
     assert answer.text == "own"
+
+
+def test_a_server_sees_the_name_and_the_port_that_it_is_asked_for(entry: httpx.Client) -> None:
+    """By both a page's own requests are told from those of other sites."""
+    port = entry.base_url.port
+    assert entry.get("/health").headers["asked-host"] == f"127.0.0.1:{port}"
+    named = entry.get("/health", headers={"host": f"chat.example.com:{port}"})
+    assert named.headers["asked-host"] == f"chat.example.com:{port}"
+
+    with socket.create_connection(("127.0.0.1", port or 80)) as nameless:
+        nameless.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert nameless.recv(4096).startswith(b"HTTP/1.1 200 OK")
