@@ -14,7 +14,7 @@ from sglk.config.flags import refuse_flags
 from sglk.config.keys import GROUPS, PASS_THROUGH, ROOTS, Key, keys, lookup
 from sglk.config.model_argument import model_overrides
 from sglk.config.profiles import NATIVE, READS_PROFILES, of_engine, profile_stem
-from sglk.config.quoting import quoted, shell_form, unquoted
+from sglk.config.quoting import on_one_line, quoted, shell_form, unquoted
 from sglk.config.search_path import PROFILES, SearchPath
 from sglk.config.values import is_no_truth
 from sglk.errors import ConfigError, nearest
@@ -57,7 +57,7 @@ def _parse(word: str, command: str) -> Override:
     if not equals:
         raise ConfigError(f"{word!r} is not of the form key=value{_meaning(word, command)}")
     try:
-        override = OverridesParser.create().parse_override(word)
+        override = OverridesParser.create().parse_override(on_one_line(word) if value[:1] in ("[", "{") else word)
     except ValueError:  # Python reads no integer of thousands of digits
         raise ConfigError(f"the value of {key} has a number with too many digits, {len(value)} characters") from None
     except HydraException:

@@ -43,7 +43,30 @@ def shell_form(key: str, value: str) -> str:
     """Return what to type in a shell so that `key` becomes exactly the text `value`."""
     if _SHELL_SPECIAL.isdisjoint(value) and value.isprintable():
         return f'{key}="{quoted_value(value)}"'
+    if any(ord(character) < ord(" ") for character in value):
+        return f"$'{_escaped(quoted(key, value))}'"
     return shlex.quote(quoted(key, value))
+
+
+def _escaped(text: str) -> str:
+    """Return what stands within bash's `$'...'`, which has line breaks on one line."""
+    text = text.replace("\\", r"\\").replace("'", r"\'")
+    return "".join(f"\\x{ord(each):02x}" if each < " " else each for each in text)
+
+
+def on_one_line(word: str) -> str:
+    """Return `word` with spaces for the line breaks that its quotes do not hold: Hydra's grammar has none."""
+    out, quote, escaped = [], "", False
+    for character in word:
+        if quote:
+            quote = "" if character == quote and not escaped else quote
+            escaped = character == "\\" and not escaped
+        elif character in "'\"":
+            quote, escaped = character, False
+        elif character in "\r\n":
+            character = " "
+        out.append(character)
+    return "".join(out)
 
 
 def typed(key: str, value: str) -> str:

@@ -1,6 +1,7 @@
 """What users type: which words are taken as they are, and what the others are answered with."""
 
 import shlex
+import subprocess
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -48,6 +49,23 @@ def test_the_form_to_type_gives_exactly_the_text(value: str) -> None:
     assert len(words) == 1
     for line in (words[0], quoted("key", value)):
         assert OverridesParser.create().parse_override(line).value() == value
+
+
+@pytest.mark.parametrize("name", ["a\nb", "it's\ta\\b\n", "\x1b[2J"])
+def test_the_form_to_type_is_one_line_for_a_shell_whatever_the_text_holds(name: str) -> None:
+    form = shell_form("key", name)
+    assert form.isprintable()
+    word = subprocess.run(["bash", "-c", f"printf %s {form}"], capture_output=True, text=True, check=True).stdout
+    assert OverridesParser.create().parse_override(word).value() == name
+
+
+def test_lists_and_mappings_may_go_over_several_lines() -> None:
+    groups = """groups=[{name: a, devices: ['cpu:0'],
+                         weight: 80},\r\n{name: "b", devices: ['cpu:1']}]"""
+    assert [group.name for group in compose("serve", [groups]).config.groups] == ["a", "b"]
+    mapping = "model={path: '/data/two\nlines',\nname: m}"
+    assert compose("serve", [mapping]).config.model.path == "/data/two\nlines"
+    assert "\\x0a" in refusal("serve", "model=/data/two\nlines")
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])
