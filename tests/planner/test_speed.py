@@ -63,3 +63,12 @@ def test_where_nothing_is_known_it_says_so() -> None:
 def test_figures_that_a_simulation_assumes_are_told(words: tuple[str, ...], assumed: list[str]) -> None:
     notes = cost_model(planned(*words).config, "none").basis.notes
     assert list(notes) == [f"assumed, as the chip's file does not say: {each}" for each in assumed]
+
+
+def test_a_dtype_that_the_chip_has_no_rate_for_is_told() -> None:
+    plan = planned("chip=kunlun_p800", "runtime.quantization=w8a8")
+    speed = estimated_speed(plan, "none")
+    assert isinstance(speed, Speed)
+    assert speed.basis.notes == ("chip.peak_tflops has none for products in int8; its lowest rate is taken",)
+    assert not cost_model(planned("chip=kunlun_p800").config, "none").basis.notes
+    assert not cost_model(planned("chip=kunlun", "runtime.quantization=w8a8").config, "none").basis.notes

@@ -4,7 +4,7 @@ model = cost_model(config)                  # of one replica: a calibration wher
 seconds = model.step_s(StepShape.of(batch, page_size))
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -19,6 +19,8 @@ from sglk.planner.cost.ops import Part
 from sglk.planner.cost.roofline import RooflinePrices, assumed_figures, chip_rates
 from sglk.planner.cost.shape import StepShape
 from sglk.planner.model import model_of
+
+_PRODUCTS: tuple[Part, ...] = ("linear", "moe")
 
 
 class Prices(Protocol):
@@ -85,9 +87,19 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     scheme, rates = model.scheme(config.runtime.quantization), _rates(config, search.passed_over)
     kinds = way.dtype, way.kv_cache_dtype, scheme
     prices = RooflinePrices.of(model.spec, *kinds, way.tp_size, rates, way.gathers, model.head(scheme))
+    basis = Basis("roofline", config.chip.name, True, notes=(*search.passed_over, *_guesses(config, prices)))
+    return CostModel(prices, basis)
+
+
+def _guesses(config: ServeConfig, prices: RooflinePrices) -> Iterator[str]:
+    """Yield which peak figures nobody states."""
     assumed = assumed_figures(config)
-    notes = (f"assumed, as the chip's file does not say: {', '.join(assumed)}",) if assumed else ()
-    return CostModel(prices, Basis("roofline", config.chip.name, simulated=True, notes=search.passed_over + notes))
+    if assumed:
+        yield f"assumed, as the chip's file does not say: {', '.join(assumed)}"
+    dtypes = {line.each.dtype: None for line in prices.ops.trunk if line.part in _PRODUCTS}
+    for dtype in dtypes:
+        if dtype not in prices.rates.flops_per_s:
+            yield f"chip.peak_tflops has none for products in {dtype}; its lowest rate is taken"
 
 
 def _rates(config: ServeConfig, passed_over: tuple[str, ...]) -> Rates:
