@@ -63,8 +63,7 @@ class Fleet:
             {config.group.name: config.group.weight for config in configs},
             policy=settings.policy,
         )
-        self.ramp: Ramp | None = None
-        """The ramp on its way, or the last one."""
+        self._ramp: Ramp | None = None
         self.weights_file = WeightsFile(expanded(settings.weights_file), self.router) if settings.weights_file else None
         self.supervisor = Supervisor(
             self.router,
@@ -149,22 +148,33 @@ class Fleet:
             self.weights_file.tick()
         self._thread.start()
 
+    @property
+    def ramp(self) -> Ramp | None:
+        """The ramp on its way, or the last one."""
+        with self._ramp_lock:
+            return self._ramp_now()
+
+    def _ramp_now(self) -> Ramp | None:
+        if self._ramp is not None:
+            self._ramp.give_way()
+        return self._ramp
+
     def start_ramp(self, plan: RampPlan) -> Ramp:
         """Begin a ramp; raises RequestError for one that cannot be followed, and (409) while another is on its way."""
         with self._ramp_lock:
-            if self.ramp is not None and self.ramp.state == "moving":
-                message = f"a ramp of group {self.ramp.plan.group!r} is on its way; stop it first"
+            if (ramp := self._ramp_now()) is not None and ramp.state == "moving":
+                message = f"a ramp of group {ramp.plan.group!r} is on its way; stop it first"
                 raise RequestError(message, code="ramp_in_progress", status=409)
-            self.ramp = Ramp(self.router, plan)
-            return self.ramp
+            self._ramp = Ramp(self.router, plan)
+            return self._ramp
 
     def stop_ramp(self, reason: str) -> Ramp:
         """Stop the ramp, between two of its steps, and leave the weights as they are; RequestError (404) for none."""
         with self._ramp_lock:
-            if self.ramp is None:
+            if (ramp := self._ramp_now()) is None:
                 raise RequestError("there has been no ramp", code="no_ramp", status=404)
-            self.ramp.stop(reason)
-            return self.ramp
+            ramp.stop(reason)
+            return ramp
 
     def shutdown(self, drain_timeout_s: float = 0.0) -> None:
         """Let live requests finish for `drain_timeout_s`, then end all replicas and what cares for them."""
@@ -192,8 +202,8 @@ class Fleet:
             if self.weights_file is not None:
                 self.weights_file.tick()
             with self._ramp_lock:
-                if self.ramp is not None:
-                    self.ramp.tick()
+                if self._ramp is not None:
+                    self._ramp.tick()
         # Whoever cares for the others must not die of one of them.
         except Exception:
             logger.exception("the care for the replicas failed; it goes on")

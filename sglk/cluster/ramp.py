@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,7 +51,7 @@ class RampPlan:
 
 
 class Ramp:
-    """One ramp on its way. `tick` is called from time to time by one thread."""
+    """One ramp on its way. `tick` is called from time to time; the caller lets one thread in at a time."""
 
     def __init__(self, router: Router, plan: RampPlan, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the first step; raises RequestError when the plan cannot be followed."""
@@ -76,16 +77,17 @@ class Ramp:
 
     def tick(self) -> None:
         """Judge the group, and take the next step when it is time."""
-        if self.state != "moving":
-            return
-        try:
-            # Also where somebody sets weights between this look and the step: theirs are never overwritten.
-            if self._router.weights.number == self._last:
+        # Also where somebody sets weights between this look and the step: theirs are never overwritten.
+        with suppress(WeightsChanged):
+            if self.state == "moving" and self._router.weights.number == self._last:
                 self._judge_and_move()
-                return
-        except WeightsChanged:
-            pass
-        self._end("stopped", f"the weights were changed by {self._router.weights.source}")
+        self.give_way()
+
+    def give_way(self) -> None:
+        """End where somebody else has set weights."""
+        weights = self._router.weights
+        if self.state == "moving" and weights.number != self._last:
+            self._end("stopped", f"the weights were changed by {weights.source}")
 
     def _judge_and_move(self) -> None:
         """Raise WeightsChanged when somebody else has set weights meanwhile."""

@@ -102,8 +102,7 @@ class FleetCollector(Collector):
             bad = GaugeMetricFamily("sglk_weights_file_bad", "1 = the weights file is not followed.", labels=("model",))
             bad.add_metric((self._model,), self._fleet.weights_file.error is not None)
             yield bad
-        if self._fleet.ramp is not None:
-            ramp = self._fleet.ramp
+        if (ramp := self._fleet.ramp) is not None:
             rolled = GaugeMetricFamily(
                 "sglk_ramp_rolled_back", "1 = the last ramp went back, for this reason.", labels=(*labels, "reason")
             )

@@ -156,7 +156,7 @@ def overview(deployment: Entry) -> dict[str, Any]:
         "groups": [describe_group(deployment, group) for group in fleet.router.groups.values()],
         "weights": _describe_weights(fleet.router, fleet.router.weights),
         "history": [_describe_weights(fleet.router, weights) for weights in fleet.router.history.entries()],
-        "ramp": None if fleet.ramp is None else describe_ramp(fleet.ramp),
+        "ramp": None if (ramp := fleet.ramp) is None else describe_ramp(ramp),
         "weights_file": None
         if fleet.weights_file is None
         else {"path": str(fleet.weights_file.path), "error": fleet.weights_file.error},

@@ -17,6 +17,15 @@ def test_a_ramp_is_followed_shown_and_stopped(pair: Served) -> None:
     error_of(pair.post("/admin/ramp", {**plan, "step": "much"}), 400)
 
 
+def test_a_ramp_ends_with_the_rollback_that_takes_its_weights_away(pair: Served) -> None:
+    plan = {"group": "b", "to": 60, "step": 20, "every_s": 3600}
+    for _ in range(2):
+        pair.admin("POST", "ramp", plan)
+        ramp = pair.admin("POST", "groups/rollback")["ramp"]
+        assert (ramp["state"], ramp["reason"]) == ("stopped", "the weights were changed by rollback")
+    assert pair.admin("GET", "groups")["weights"]["percent"] == {"a": 80, "b": 20}
+
+
 def test_a_ramp_that_breaks_its_limits_goes_back_with_the_reason_in_log_and_metrics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
