@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -46,23 +45,6 @@ async def server_info(request: Request) -> dict[str, Any]:
         "groups": [describe_group(entry, group) for group in entry.fleet.router.groups.values()],
         "stats": asdict(stats),
     }
-
-
-@router.get("/get_load")
-async def get_load(request: Request) -> list[dict[str, Any]]:
-    """Report the load, one entry per replica (SGLang)."""
-    several = [replica.engine.stats() for replica in entry_of(request).fleet.router.replicas]
-    return [
-        {
-            "dp_rank": rank,
-            "num_reqs": stats.running_requests + stats.queued_requests,
-            "num_waiting_reqs": stats.queued_requests,
-            "num_tokens": stats.kv_used_tokens,
-            "num_pending_tokens": 0,
-            "ts_tic": time.perf_counter(),
-        }
-        for rank, stats in enumerate(several)
-    ]
 
 
 @router.get("/flush_cache")

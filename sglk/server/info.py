@@ -1,9 +1,8 @@
-"""What is running: `/model_info`, `/server_info`, `/get_load`, `/version`."""
+"""What is running: `/model_info`, `/server_info`."""
 
 import importlib.metadata
 import os
 import platform
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -82,23 +81,6 @@ async def server_info(request: Request) -> dict[str, Any]:
         "stats": asdict(stats),
         "internal_states": [{"last_gen_throughput": stats.generation_throughput, "avg_spec_accept_length": None}],
     }
-
-
-@router.get("/get_load")
-async def get_load(request: Request) -> list[dict[str, Any]]:
-    """Report the load, one entry per replica (SGLang)."""
-    several = [engine.stats() for engine in deployment_of(request).fleet.engines.values()]
-    return [
-        {
-            "dp_rank": rank,
-            "num_reqs": stats.running_requests + stats.queued_requests,
-            "num_waiting_reqs": stats.queued_requests,
-            "num_tokens": stats.kv_used_tokens,
-            "num_pending_tokens": 0,
-            "ts_tic": time.perf_counter(),
-        }
-        for rank, stats in enumerate(several)
-    ]
 
 
 def _model_path(deployment: Deployment) -> str:
