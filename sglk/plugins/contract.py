@@ -5,7 +5,8 @@ import inspect
 from typing import Any
 
 _CONTRACT = "sglk.backends.base"
-"""Imports torch; so not before a backend is wanted."""
+_TABLE = "sglk.backends.capability_table"
+"""Both import torch; so not before a backend is wanted."""
 
 
 def import_contract() -> Any:
@@ -39,7 +40,10 @@ def unfit(made: object, *, own: bool = False) -> str | None:
     for part, kind in parts.items():
         if not isinstance(value := getattr(made, part), kind):
             return f"{type(made).__qualname__}.{part} is {_short(value)}, not of type {kind.__name__}"
-    return None if own else _wrong_version(type(made), base)
+    if own:
+        return None
+    flaw = importlib.import_module(_TABLE).table_flaw(made.capabilities)
+    return _wrong_version(type(made), base) or (flaw and f"{type(made).__qualname__}.{flaw}")
 
 
 def api_version(factory: object) -> object:

@@ -138,6 +138,31 @@ def Backend(**options):
     assert cause in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("table", "flaw"),
+    [
+        ("['fp32'], SOME", "dtypes is ['fp32'], not a frozenset of names"),
+        ("SOME, 'fp32'", "kv_cache_dtypes is 'fp32', not a frozenset of names"),
+        ("{'float32'}, SOME", "dtypes has 'float32', which is none of fp32, bf16, fp16"),
+        ("SOME, {'fp32', 'fp8'}", "kv_cache_dtypes has 'fp8', which is none of fp32, bf16, fp16, int8, fp8_e4m3, "),
+        ("SOME, SOME, quantization={'int8'}", "quantization has 'int8', which is none of w8a8, w8a16, w4a16, fp8"),
+        ("SOME, SOME, page_sizes=16", "page_sizes is 16, not a tuple of whole numbers above 0"),
+        ("SOME, SOME, page_sizes=(16, 0)", "page_sizes is (16, 0), not a tuple of whole numbers above 0"),
+        ("{'fp16'}, {'fp16'}", "default_dtype is 'fp32', which is not among its dtypes: fp16"),
+        ("{'fp32', 'fp16'}, SOME", "kv_cache_dtypes lacks 'fp16', which kv_cache_dtype=auto means beside that dtype"),
+    ],
+)
+def test_a_table_of_capabilities_that_cannot_be_meant_is_the_plugins_fault(site: Path, table: str, flaw: str) -> None:
+    """Else users would read of a `runtime.dtype` that they never wrote."""
+    made = f"    capabilities = Capabilities({table})\n"
+    install_backend(
+        site, "odd", f"from sglk.backends.base import Capabilities\nSOME = frozenset({{'fp32'}})\n{BACKEND}{made}"
+    )
+    with pytest.raises(BackendError) as caught:
+        plugins.create_backend("odd", num_threads=1)
+    assert f"backend 'odd' (dummy-odd 1.2 at {site}) is refused: Backend.capabilities.{flaw}" in str(caught.value)
+
+
 def test_a_factory_without_the_keywords_of_the_contract_is_told_them(site: Path) -> None:
     install_backend(site, "narrow", "def Backend(index): ...")
     with pytest.raises(
