@@ -41,3 +41,13 @@ def handlers_of_signals() -> Iterator[None]:
     for number, handler in zip(numbers, before, strict=True):
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def environment_of_the_process() -> Iterator[None]:
+    """Keep what the start of an engine sets for a chip's libraries, too."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if name != "PYTEST_CURRENT_TEST"})
