@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from sglk.cli import main
 from sglk.testing.tiny import write_tiny_model
 from tests.bench.cached_server import CachedServer
 from tests.bench.mock_server import Call, MockServer, Reply
+from tests.processes import is_alive
+from tests.waiting import wait_until
 
 SMALL = ("workload=random", "workload.num_requests=4", "workload.input_len=32", "workload.output_len=8")
 
@@ -218,7 +219,9 @@ def test_an_engine_is_started_measured_and_ended(tmp_path: Path, capsys: pytest.
     assert record.engine_stats["generated_tokens"] == 4 * 8
     assert record.server.kv_capacity_tokens == 2048
     assert not any(request.estimated for request in record.requests)
-    assert not alive(server_pid())
+    pid = server_pid()
+    assert pid is not None
+    assert not is_alive(pid)
 
 
 def test_what_only_the_server_can_refuse_is_a_mistake_of_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,13 +236,15 @@ def test_an_interrupt_leaves_no_engine_behind(tmp_path: Path, number: signal.Sig
     endless = ("workload=random", "workload.num_requests=100000", "workload.input_len=32", "workload.output_len=200")
     command = [sys.executable, "-m", "sglk", "bench", f"model={model}", *TINY_SERVER, *endless]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bench:
-        pid = wait_for_server()
-        assert alive(pid)
+        wait_until(server_pid, 60.0)
+        pid = server_pid()
+        assert pid is not None
+        assert is_alive(pid)
         bench.send_signal(number)
         assert bench.wait(30) == 130
         assert bench.stderr is not None
         assert bench.stderr.read() == b""
-    assert not alive(pid)
+    assert not is_alive(pid)
 
 
 def server_pid() -> int | None:
@@ -247,16 +252,3 @@ def server_pid() -> int | None:
     texts = [log.read_text() for log in Path("runs").glob("*.log")]
     ready = re.search(r"^SGLK_READY (\{.*\})$", "".join(texts), re.MULTILINE)
     return int(json.loads(ready.group(1))["pid"]) if ready else None
-
-
-def wait_for_server() -> int:
-    deadline = time.monotonic() + 60
-    while (pid := server_pid()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return pid
-
-
-def alive(pid: int | None) -> bool:
-    assert pid is not None
-    return Path(f"/proc/{pid}").exists()

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sglk.cli import main
+from tests.processes import is_alive
 
 SMALL = (
     "workload=random",
@@ -82,18 +81,3 @@ class Lab:
     def engine_pids(self) -> set[int]:
         """Return the engines that live."""
         return {event["pid"] for event in self.events("start") if is_alive(event["pid"])}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Return when the condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.01)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.lab import Lab, wait_for
+from tests.tuner.lab import Lab
 from tests.tuner.test_tune import TWELVE, WINDOW
+from tests.waiting import wait_until
 
 SIXTH = {"chunked_prefill_size": 1024, "max_running_requests": 8, "schedule_policy": "lpm"}
 """The point that a grid over `TWELVE` reaches after five others."""
@@ -19,10 +20,10 @@ def reached(lab: Lab, setting: dict[str, Any]) -> bool:
 def test_a_killed_study_goes_on_exactly_where_it_was(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.script({"when": SIXTH, "do": "hang"})
     tuner = lab.start(TWELVE)
-    wait_for(lambda: reached(lab, SIXTH), 60.0)
+    wait_until(lambda: reached(lab, SIXTH), 60.0)
     tuner.kill()
     tuner.communicate()
-    wait_for(lambda: not lab.engine_pids())
+    wait_until(lambda: not lab.engine_pids(), 30.0)
     assert len(lab.trials("COMPLETE")) == 5
 
     lab.script()
@@ -45,7 +46,7 @@ def test_an_interrupted_study_closes_its_trial_and_can_be_resumed(
     space = {WINDOW: [4, 8]}
     lab.script({"when": {"max_running_requests": 8}, "do": "hang"})
     tuner = lab.start(space)
-    wait_for(lambda: reached(lab, {"max_running_requests": 8}), 60.0)
+    wait_until(lambda: reached(lab, {"max_running_requests": 8}), 60.0)
 
     # Meanwhile nobody else may run this study.
     assert lab.tune(space) == 1
