@@ -222,12 +222,16 @@ def _check(config: ServeConfig, group: GroupConfig) -> None:
 
 
 def _check_shares(replicas: Sequence[ReplicaConfig]) -> None:
-    """Refuse replicas that are to take more than the whole memory of a device that they share."""
+    """Refuse replicas that are to take more than the whole memory of a device that they share, or differ over it."""
     takers: dict[str, list[ReplicaConfig]] = defaultdict(list)
     for each in replicas:
         for device in {memory_of(device, each.config) for device in each.config.groups[0].devices}:
             takers[device].append(each)
     for device, sharing in takers.items():
+        chips = {each.config.chip.memory_gib: each for each in sharing if each.config.chip.memory_gib is not None}
+        if len(chips) > 1:
+            told = " and ".join(f"{gib:g} GiB as {each.config.chip.name} in {each.name}" for gib, each in chips.items())
+            raise ConfigError(f"{device} has {told}; write one `chip` in all groups that share it")
         total = sum(each.config.runtime.mem_fraction_static for each in sharing)
         if len(sharing) > 1 and total > 1 + 1e-9:
             told = " + ".join(f"{each.name} {each.config.runtime.mem_fraction_static:g}" for each in sharing)

@@ -80,6 +80,17 @@ def test_groups_may_share_a_device_up_to_the_whole_of_it() -> None:
     assert len(fleet("chip=cuda", "model=qwen7b", "groups='cuda:0;cuda:1'")) == 2
 
 
+def test_a_device_that_groups_share_has_one_memory() -> None:
+    half = "runtime.mem_fraction_static=0.4"
+    shared = "groups=[{devices: 'cuda:0'}, {devices: 'cuda:0', chip: %s}]"
+    told = r"cuda:0 has 80 GiB as h100 in group0/0 and 48 GiB as l20 in group1/0; write one `chip` in all groups"
+    with pytest.raises(ConfigError, match=told):
+        fleet("chip=h100", "model=qwen7b", shared % "l20", half)
+    assert len(fleet("chip=h100", "model=qwen7b", shared % "h100", half)) == 2
+    # A chip without a stated memory asks the device.
+    assert len(fleet("chip=h100", "model=qwen7b", shared % "cuda", half)) == 2
+
+
 @pytest.mark.parametrize(
     ("groups", "told"),
     [
