@@ -1,24 +1,14 @@
 """Every op of the cpu backend against the reference, over shapes."""
 
-import numpy as np
 import pytest
 import torch
 
 from sglk.backends import cpu_ops, moe_ops, quantised_linear, quantised_moe, reference, sampling_ops
 from sglk.backends.cpu import CpuBackend
 from sglk.backends.ops import REFERENCE, known_ops
-from sglk.backends.rows import PagedRows
+from tests.backends.tensors import close, paged_rows, randn
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    tolerance = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[expected.dtype]
-    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
-
-
-def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def test_the_backend_runs_every_op_itself() -> None:
@@ -53,20 +43,6 @@ def test_rope_and_activation(tokens: int, heads: int, width: int, dtype: torch.d
 def test_embedding() -> None:
     weight, ids = randn(11, 8), torch.tensor([10, 0, 3, 3])
     assert torch.equal(cpu_ops.embedding(ids, weight), reference.embedding.reference(ids, weight))
-
-
-def paged_rows(
-    query_lens: list[int], kv_lens: list[int], page_size: int, window: int | None = None
-) -> tuple[PagedRows, int]:
-    """Return rows over pages in random order, and the number of slots."""
-    needed = [-(-length // page_size) for length in kv_lens]
-    pages = np.random.default_rng(0).permutation(sum(needed))
-    table = np.zeros((len(kv_lens), max(needed)), np.int64)
-    for row, count in enumerate(needed):
-        table[row, :count], pages = pages[:count], pages[count:]
-        table[row, count:] = table[row, 0]
-    rows = PagedRows(np.array(query_lens), np.array(kv_lens), table, page_size, torch.device("cpu"), window)
-    return rows, sum(needed) * page_size
 
 
 SHAPES = [(4, 4, 16), (9, 3, 64), (4, 1, 32)]

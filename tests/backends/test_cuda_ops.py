@@ -28,7 +28,7 @@ from sglk.config.compose import compose
 from sglk.engine.loading import load_runner
 from sglk.testing.tiny import write_tiny_model
 from tests.backends.on_cpu import CudaOnCpu
-from tests.backends.test_cpu_ops import close, paged_rows, randn
+from tests.backends.tensors import close, paged_rows, randn
 from tests.models.greedy import Stepper
 
 DTYPES = [torch.float32, torch.bfloat16]

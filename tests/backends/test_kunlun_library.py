@@ -10,7 +10,7 @@ from sglk.backends import moe_ops, reference
 from sglk.backends.ops import REFERENCE
 from sglk.errors import BackendError
 from tests.backends.kunlun_on_cpu import ATTENTION, BF16, MOE, Change, KunlunOnCpu
-from tests.backends.test_cpu_ops import close, randn
+from tests.backends.tensors import close, randn
 
 CHANGES = [
     (

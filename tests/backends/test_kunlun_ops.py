@@ -10,7 +10,7 @@ from sglk.backends.ops import REFERENCE
 from sglk.backends.quantise import quantise_int8
 from sglk.backends.quantised_moe import run_quantised_experts
 from tests.backends.kunlun_on_cpu import ATTENTION, BF16, MOE, KunlunOnCpu, chip
-from tests.backends.test_cpu_ops import close, paged_rows, randn
+from tests.backends.tensors import close, paged_rows, randn
 
 
 @pytest.mark.usefixtures("sdk")

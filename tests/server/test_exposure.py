@@ -18,8 +18,8 @@ from sglk.server.announcement import exposure, open_secrets
 from sglk.server.port import is_loopback
 from sglk.server.tls import tls_files
 from sglk.testing.tiny import write_tiny_model
+from tests.server.process import Process
 from tests.server.serving import ENDLESS, Served, error_of, patient_runner, serving, wait_until
-from tests.server.test_serve import Process
 
 NATIVE_ENDLESS = {"text": "x", "sampling_params": {"max_new_tokens": 900_000, "ignore_eos": True}}
 

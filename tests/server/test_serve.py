@@ -1,12 +1,9 @@
 """`sglk serve` as a process of its own, on a tiny model from disk."""
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,39 +11,13 @@ import pytest
 
 from sglk.server.announcement import READY
 from sglk.testing.tiny import write_tiny_model
+from tests.server.process import Process
 from tests.server.serving import wait_until
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"), max_position_embeddings=100_000)
-
-
-class Process:
-    """A started `sglk serve` and its output."""
-
-    def __init__(self, model: Path, folder: Path, *settings: str, without: Sequence[str] = ()) -> None:
-        self.log = folder / "log"
-        command = [sys.executable, "-m", "sglk", "serve", f"model={model}", *settings]
-        # Python runs a module of this name first.
-        missing = f"import sys\nsys.modules.update(dict.fromkeys({list(without)}))\n"
-        (folder / "sitecustomize.py").write_text(missing)
-        paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with self.log.open("wb") as output:
-            self.child = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "PYTHONPATH": paths}
-            )
-
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def wait_ready(self) -> str:
-        """Wait for the line to parent processes and return its URL."""
-        wait_until(lambda: READY in self.text() or self.child.poll() is not None, timeout_s=90)
-        lines = [line for line in self.text().splitlines() if line.startswith(READY)]
-        assert lines, self.text()
-        url: str = json.loads(lines[0].removeprefix(READY))["url"]
-        return url
 
 
 @pytest.fixture(params=[(), ("uvloop", "httptools")], ids=["fast", "without-uvloop"])

@@ -10,8 +10,8 @@ import pytest
 
 from sglk.server.announcement import READY
 from sglk.testing.tiny import write_tiny_model
+from tests.server.process import Process
 from tests.server.serving import wait_until
-from tests.server.test_serve import Process
 
 
 def started(model: Path, folder: Path, fraction: float, port: int = 0) -> Process:
