@@ -12,14 +12,14 @@ from sglk.config.compose import compose
 from sglk.config.plan_schema import PlanConfig
 from sglk.errors import ConfigError
 from sglk.planner.calibration import find
-from sglk.planner.calibration.entries import Way, installed_versions
-from sglk.planner.calibration.find import file_name, find_calibration, this_machine
-from sglk.planner.calibration.fit import fit
-from sglk.planner.calibration.record import Calibration, Entry, PointRecord, ServingPoint, ServingRecord, read
+from sglk.planner.calibration.entries import Way
+from sglk.planner.calibration.find import find_calibration, this_machine
+from sglk.planner.calibration.record import Calibration, ServingPoint, ServingRecord, read
 from sglk.planner.cost.calibrated import HostTime
 from sglk.planner.cost.model import cost_model
 from sglk.planner.cost.shape import StepShape
 from tests.planner import machines
+from tests.planner.calibrations import entry, write
 
 STEP = StepShape(decodes=(300,) * 4, logits=4)
 
@@ -32,45 +32,6 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(*words: str) -> PlanConfig:
     config: PlanConfig = compose("plan", ("chip=cpu", "model=smollm2", "profiles=none", *words)).config
     return config
-
-
-def entry(**changes: Any) -> Entry:
-    """Return SmolLM2's on the machine of known prices."""
-    points = machines.measured(0.0)
-    found, way = fit(points, machines.features()), machines.way()
-    whole = Entry(
-        model=way.model,
-        numbers=way.numbers,
-        backend="cpu",
-        dtype="fp32",
-        kv_cache_dtype="fp32",
-        quantization=None,
-        tp_size=1,
-        num_threads=None,
-        kind="measured",
-        created="2026-11-29T00:00:00+00:00",
-        command="sglk calibrate",
-        versions=installed_versions(),
-        providers={"linear": "cpu"},
-        form=found.form,
-        largest_tokens=found.largest_tokens,
-        largest_lines=found.largest_lines,
-        prices=found.prices,
-        error=found.error,
-        error_by_kind=found.by_kind,
-        points=[PointRecord.of(point) for point in points[:3]],
-        serving=ServingRecord(HostTime(0.001, 0.0001), 0.004, points=[ServingPoint(1, 0.01, 0.001, 4, 0.0005)]),
-    )
-    return replace(whole, **changes)
-
-
-def write(*entries: Entry, chip: str = "cpu", cores: int | None = None) -> Path:
-    machine = this_machine("AMD EPYC 9000 64-Core Processor", 2)
-    if cores is not None:
-        machine = replace(machine, cores=cores)
-    path = find.FOLDER / file_name(chip, machine)
-    Calibration(chip, machine, list(entries)).save(path)
-    return path
 
 
 def test_a_calibration_of_this_machine_is_found_and_used() -> None:

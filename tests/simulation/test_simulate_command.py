@@ -11,7 +11,7 @@ from sglk.cli import main
 from sglk.cluster.sticky import home_of
 from sglk.engine.messages import EngineStats
 from sglk.server.metrics import counters
-from tests.planner.test_calibration_find import entry, write
+from tests.planner.calibrations import entry, write
 
 WORDS = ("chip=h100", "model=qwen7b", "runtime.tp_size=1", "profiles=none", "calibration=none")
 SMALL = ("workload.num_requests=12", "workload.input_len=64", "workload.output_len=8", "workload.concurrency=4")

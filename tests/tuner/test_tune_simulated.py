@@ -7,7 +7,7 @@ from sglk_tuner.identity import differences
 
 from sglk.bench.record import Record
 from sglk.cli import main
-from tests.planner.test_calibration_find import entry, write
+from tests.planner.calibrations import entry, write
 
 WORDS = (
     "chip=kunlun",
