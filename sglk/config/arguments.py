@@ -1,6 +1,7 @@
 """What users type, `key=value` words, turned into Hydra overrides that are known to be meant."""
 
 import difflib
+import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -135,7 +136,7 @@ def _choice(group: str, value: object, raw: str, command: str, search: SearchPat
         return ["backend=auto", quoted("backend.name", option)]
     if group == "backend":
         raise ConfigError(f"{group}={option} is unknown: {unknown_backend(option, search.options(group))}")
-    problems = "".join(f"; {line}" for line in search.warnings())
+    problems = "".join(f"; {line}" for line in search.refusals())
     raise ConfigError(f"{group}={option} is unknown{_options_text(group, option, search)}{problems}")
 
 
@@ -147,6 +148,8 @@ def _options_text(group: str, option: str, search: SearchPath) -> str:
     if group == PROFILES:
         places = ", ".join(str(folder) for folder in search.profiles)
         return f"{hint or ''}; searched {places}; found {', '.join(options)}"
+    if group == "chip" and option and not hint:
+        return f"; {_LISTING[group]}; one of a plugin needs the plugin's package in {sys.prefix}"
     return f"{hint}{'' if hint.endswith('?') else ';'} {_LISTING.get(group) or 'options: ' + ', '.join(options)}"
 
 

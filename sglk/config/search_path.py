@@ -1,6 +1,7 @@
 """Where configuration files are looked for, strongest folder first."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +41,17 @@ class SearchPath:
 
     def warnings(self) -> list[str]:
         """Return one line for each plugin whose configuration is not what it promises."""
+        return self._refusals(folder for folder in self.plugins if allow_list.is_allowed(folder.plugin))
+
+    def refusals(self) -> list[str]:
+        """Return the same and a line for each that `SGLK_PLUGINS` leaves out: what an unknown name may go back to."""
+        return self._refusals(self.plugins)
+
+    def _refusals(self, folders: Iterable[ConfFolder]) -> list[str]:
         return [
             f"plugin {folder.plugin.name!r} ({folder.plugin.origin}) brings no configuration: {folder.refusal}"
-            for folder in self.plugins
-            if folder.refusal is not None and allow_list.is_allowed(folder.plugin)
+            for folder in folders
+            if folder.refusal is not None
         ]
 
     def options(self, group: str) -> list[str]:

@@ -1,6 +1,8 @@
 """Configuration that plugins bring."""
 
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,17 @@ def test_a_plugin_without_its_conf_folder_is_named_and_stops_nobody(site: Path, 
     assert warning.startswith(f"plugin 'toy' (dummy-bare 1.2 at {site}) brings no configuration: {cause}")
     with pytest.raises(ConfigError, match=r"chip=toy is unknown.*plugin 'toy' .dummy-bare 1.2 at .* brings no config"):
         compose("serve", ["chip=toy"])
+
+
+def test_a_chip_that_is_not_found_says_what_may_hide_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = re.escape(f"; one of a plugin needs the plugin's package in {sys.prefix}")
+    with pytest.raises(ConfigError, match=rf"^chip=zebra is unknown; `sglk chips` lists all{here}$"):
+        compose("serve", ["chip=zebra"])
+    install_conf(site, "zoo", {"chip/zebra.yaml": CHIP.format("zebra", "Zebra")})
+    assert compose("serve", ["chip=zebra"]).config.chip.name == "zebra"
+    monkeypatch.setenv("SGLK_PLUGINS", "cat")
+    with pytest.raises(ConfigError, match=r"plugin 'zoo' .dummy-zoo 1.2 at .*: SGLK_PLUGINS='cat' names neither 'zoo'"):
+        compose("serve", ["chip=zebra"])
 
 
 def test_an_archive_brings_no_configuration_and_is_named(
