@@ -10,7 +10,7 @@ import pytest
 from sglk.bench.target import LaunchedServer, serve_command
 from sglk.child import ChildProcess
 from sglk.upstream.port import free_port
-from tests.upstream.real.engines import START_S, Tokens, at_once, descendants, one_by_one, prompts, words
+from tests.upstream.real.engines import OWN, START_S, Tokens, at_once, descendants, one_by_one, prompts, words
 from tests.upstream.stand_ins import client, is_running, wait_for
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
 # A core for each part. Without it SGLang asks for as many NUMA nodes as there are parts, and vLLM takes the same core.
 CORES = {"sglang": "SGLANG_CPU_OMP_THREADS_BIND", "vllm": "VLLM_CPU_OMP_THREADS_BIND"}
-
-OWN = {"sglang": (), "vllm": ("runtime.page_size=32", "runtime.disable_cuda_graph=true")}
 
 
 def machine(engine: str, rank: int, model: Path, folder: Path, port: int) -> list[str]:
