@@ -34,8 +34,9 @@ class ChildProcess:
     """One running command with its log file.
 
     `label` is what messages call it, and `pass_fds` are file descriptors that it inherits under their numbers. `output`
-    is a file descriptor that gets what it prints; whoever reads there writes the log. Raises RunError if the log cannot
-    be written. As a context manager it stops the command on the way out.
+    is a file descriptor that gets what it prints; whoever reads there writes the log. `folder` is removed where this
+    process is killed; else that is its own affair. Raises RunError if the log cannot be written. As a context manager
+    it stops the command on the way out.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class ChildProcess:
         grace_s: float = 10.0,
         pass_fds: Sequence[int] = (),
         output: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.label = label
         self.log = log
         self.grace_s = grace_s
-        guarded = [sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid()), str(grace_s), *command]
+        terms = (str(os.getpid()), str(grace_s), "" if folder is None else str(folder))
+        guarded = [sys.executable, "-I", "-S", str(_GUARDIAN), *terms, *command]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as file:

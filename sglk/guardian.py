@@ -1,11 +1,12 @@
 """Run one command and let nothing of it outlive its owner: started by path, as a script, by `sglk.child`.
 
-`python guardian.py OWNER_PID GRACE_S COMMAND [ARGUMENT ...]`
+`python guardian.py OWNER_PID GRACE_S FOLDER COMMAND [ARGUMENT ...]`
 
 It sits between the owner and the command because no other place can keep the promise. A process killed by SIGKILL
 cleans up nothing; Linux's parent-death signal alone would reach the command but not the workers that it starts, and
 it also fires when only the *thread* that started the command ends. So the guardian watches its owner's pid, keeps the
-command in a process group of its own, adopts workers that leave the group, and ends them all together.
+command in a process group of its own, adopts workers that leave the group, and ends them all together. FOLDER, unless
+it is empty, is removed with them where the owner is gone and cannot do so.
 
 Standard library only, nothing of sglk: it has to start in a few milliseconds.
 """
@@ -97,7 +98,7 @@ def _watch(main: int, owner: int, grace_s: float) -> int:
 
 def main() -> None:
     """Run the command and end as it ended: same exit code, same signal."""
-    owner, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    owner, grace_s, folder, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -106,6 +107,11 @@ def main() -> None:
     pid = _start(command, prctl)
     status = _watch(pid, owner, grace_s)
     _clear(pid)
+    if folder and os.getppid() != owner:
+        # Takes as long to import as all the rest.
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
     if os.WIFSIGNALED(status):
         signum = os.WTERMSIG(status)
         if signum != signal.SIGKILL:

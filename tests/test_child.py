@@ -136,11 +136,13 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_an_owner_that_dies(tmp_path: Path, signum: signal.Signals) -> None:
-    log = tmp_path / "log"
+    folder = tmp_path / "folder"
+    log = folder / "log"
     script = f"""
 import pathlib, re, signal
 from sglk.child import ChildProcess
-child = ChildProcess(["sh", "-c", {FAMILY!r}], log=pathlib.Path({str(log)!r}), label="engine", grace_s=5)
+folder = pathlib.Path({str(folder)!r})
+child = ChildProcess(["sh", "-c", {FAMILY!r}], log=folder / "log", label="engine", grace_s=5, folder=folder)
 child.wait_for_line(re.compile("^ready$", re.M), timeout_s=10)
 print("ready", flush=True)
 signal.pause()
@@ -156,6 +158,10 @@ signal.pause()
         owner.send_signal(signum)
         owner.wait(20)
     assert eventually(lambda: not any(lives(pid) for pid in pids))
+    if signum == signal.SIGINT:
+        assert folder.exists(), "an owner that ends by itself removes its own folders"
+    else:
+        assert eventually(lambda: not folder.exists())
 
 
 def test_the_end_of_the_starting_thread_does_not_end_the_child(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class FollowerSilent(RunnerLost):
 
 
 class Follower:
-    """The process of rank `rank`, which ends with this one; its log goes into `folder`.
+    """The process of rank `rank`, which ends with this one, and `folder`, where its log is, with both.
 
     Every message is answered by one reply: `send` and `receive` alternate, from one thread.
     """
@@ -44,6 +44,7 @@ class Follower:
                 env={"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"},
                 grace_s=GRACE_S,
                 pass_fds=(theirs.fileno(),),
+                folder=folder,
             )
 
     def send(self, message: Load | Call) -> None:
