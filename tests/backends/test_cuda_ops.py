@@ -29,7 +29,7 @@ from sglk.engine.loading import load_runner
 from sglk.testing.tiny import write_tiny_model
 from tests.backends.on_cpu import CudaOnCpu
 from tests.backends.tensors import close, paged_rows, randn
-from tests.models.greedy import Stepper
+from tests.models.greedy import together
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -263,13 +263,6 @@ def test_what_flashinfer_does_not_take_goes_to_torch(changes: dict[str, Any], re
 
 
 def greedy(folder: Path, backend: str) -> list[list[int]]:
-    """Return what two requests come to that prefill in chunks beside each other and decode together."""
     words = [f"model={folder}", f"backend.name={backend}", "runtime.num_threads=1", "profiles=none"]
     runner, _ = load_runner(compose("serve", [*words, "runtime.dtype=fp32"]).config)
-    stepper = Stepper(runner, page_size=16, num_pages=16)  # type: ignore[arg-type]
-    requests = [stepper.add(range(3, 60)), stepper.add(range(100, 141))]
-    for request in requests:
-        stepper.prefill(request, 23)
-    for _ in range(12):
-        stepper.step(decodes=requests)
-    return [stepper.answer(request) for request in requests]
+    return together(runner, [range(3, 60), range(100, 141)], 12, chunk=23, page_size=16, num_pages=16)

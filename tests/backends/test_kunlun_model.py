@@ -10,7 +10,7 @@ from sglk.config.compose import compose
 from sglk.engine.loading import load_runner
 from sglk.testing.tiny import write_tiny_model
 from tests.backends.kunlun_on_cpu import KunlunOnCpu
-from tests.models.greedy import Stepper
+from tests.models.greedy import together
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 256,
@@ -58,13 +58,6 @@ def test_a_model_answers_as_it_does_by_the_reference(
 
 
 def greedy(folder: Path, backend: str, quantization: str) -> list[list[int]]:
-    """Return what two requests come to that prefill in chunks beside each other and decode together."""
     words = [f"model={folder}", f"backend.name={backend}", "chip=kunlun_p800", "profiles=none", "runtime.page_size=128"]
     runner, _ = load_runner(compose("serve", [*words, f"runtime.quantization={quantization}"]).config)
-    stepper = Stepper(runner, page_size=128, num_pages=8)  # type: ignore[arg-type]
-    requests = [stepper.add(range(3, 250)), stepper.add(range(100, 141))]
-    for request in requests:
-        stepper.prefill(request, 128)
-    for _ in range(10):
-        stepper.step(decodes=requests)
-    return [stepper.answer(request) for request in requests]
+    return together(runner, [range(3, 250), range(100, 141)], 10, chunk=128, page_size=128, num_pages=8)

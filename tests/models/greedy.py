@@ -201,3 +201,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen3-moe-all-chosen": tiny_config("Qwen3MoeForCausalLM", num_experts_per_tok=6, norm_topk_prob=False),
 }
 """One of each family, and what its configuration can turn on."""
+
+
+def together(
+    runner: Any, prompts: Sequence[Sequence[int]], count: int, *, chunk: int, page_size: int, num_pages: int
+) -> list[list[int]]:
+    """Return the answers to requests that prefill in chunks beside each other and decode `count` tokens together."""
+    stepper = Stepper(runner, page_size=page_size, num_pages=num_pages)
+    requests = [stepper.add(prompt) for prompt in prompts]
+    for request in requests:
+        stepper.prefill(request, chunk)
+    for _ in range(count):
+        stepper.step(decodes=requests)
+    return [stepper.answer(request) for request in requests]
