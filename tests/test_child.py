@@ -4,8 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,27 +12,12 @@ import pytest
 
 from sglk.child import ChildProcess, http_ok
 from sglk.errors import RunError
+from tests.processes import is_alive
+from tests.waiting import wait_until
 
 # A command with a worker in its group and one outside it; all print their pids.
 FAMILY = "echo $$; sleep 600 & echo $!; setsid sleep 601 & echo $!; echo ready; wait"
 READY = re.compile("^ready$", re.MULTILINE)
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def lives(pid: int) -> bool:
-    """Whether the process exists and is not a zombie waiting for a foreign parent."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def family_pids(log: Path) -> list[int]:
@@ -51,8 +34,8 @@ def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
         child.wait_for_line(READY, timeout_s=10)
         pids = family_pids(log)
         assert len(pids) == 3
-        assert all(lives(pid) for pid in pids)
-    assert not any(lives(pid) for pid in [*pids, child.pid])
+        assert all(is_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in [*pids, child.pid])
     assert child.returncode == -signal.SIGTERM
     child.stop()
 
@@ -103,7 +86,7 @@ def test_early_exit_is_reported_with_code_and_last_words(tmp_path: Path) -> None
 )
 def test_of_crashes_only_the_last_one_since_it_was_ready_is_the_reason(tmp_path: Path, said: str, last: str) -> None:
     with start(f"echo {said}; exit 7", tmp_path / "log") as child:
-        assert eventually(lambda: child.returncode is not None)
+        wait_until(lambda: child.returncode is not None)
         assert child.end == f"engine exited with code 7: {last}"
 
 
@@ -157,11 +140,11 @@ signal.pause()
         assert len(pids) == 3
         owner.send_signal(signum)
         owner.wait(20)
-    assert eventually(lambda: not any(lives(pid) for pid in pids))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
     if signum == signal.SIGINT:
         assert folder.exists(), "an owner that ends by itself removes its own folders"
     else:
-        assert eventually(lambda: not folder.exists())
+        wait_until(lambda: not folder.exists())
 
 
 def test_the_end_of_the_starting_thread_does_not_end_the_child(tmp_path: Path) -> None:
@@ -183,7 +166,7 @@ def test_environment_and_interrupts_of_the_command_are_its_own(tmp_path: Path) -
     command = 'echo "$COLOUR"; kill -INT $$; sleep 600'
     with ChildProcess(["sh", "-c", command], log=tmp_path / "log", label="engine", env={"COLOUR": "blue"}) as child:
         # The signals that the guardian blocks for itself reach the command.
-        assert eventually(lambda: child.returncode is not None)
+        wait_until(lambda: child.returncode is not None)
     assert child.tail() == ["blue"]
     assert child.returncode == -signal.SIGINT
 

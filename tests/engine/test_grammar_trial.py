@@ -15,7 +15,8 @@ from sglk.engine.messages import Grammar, GrammarKind
 from sglk.errors import RequestError
 from sglk.models.byte_level import EOS_ID
 from sglk.models.dummy_tokenizer import dummy_tokenizer
-from tests.test_child import eventually, lives
+from tests.processes import is_alive
+from tests.waiting import wait_until
 
 TABLE = TokenTable.of(dummy_tokenizer(320), 320, {EOS_ID})
 FINE = Grammar("regex", "[a-c]+")
@@ -59,7 +60,7 @@ def test_a_process_that_was_killed_between_two_grammars_is_replaced(trial: Gramm
     trial.run(FINE)
     first = pid_of(trial)
     os.kill(first, signal.SIGKILL)
-    assert eventually(lambda: not lives(first))
+    wait_until(lambda: not is_alive(first))
     trial.run(FINE)
     assert pid_of(trial) != first
 
@@ -106,12 +107,12 @@ def test_the_process_ends_with_its_owner(end: str) -> None:
         assert owner.stdin is not None
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
-        assert lives(pid)
+        assert is_alive(pid)
         if end == "kill":
             owner.kill()
         owner.stdin.close()
         owner.wait(30)
-    assert eventually(lambda: not lives(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_the_process_ends_with_the_last_user_of_it() -> None:
@@ -119,4 +120,4 @@ def test_the_process_ends_with_the_last_user_of_it() -> None:
     trial.run(FINE)
     pid = pid_of(trial)
     del trial
-    assert eventually(lambda: not lives(pid))
+    wait_until(lambda: not is_alive(pid))

@@ -25,7 +25,8 @@ from sglk.errors import CapacityError, ConfigError, RequestError
 from sglk.plugins import claims, register_backend
 from sglk.testing.tiny import write_tiny_model
 from tests.engine.receiving import ENDLESS, Receiver, submit
-from tests.test_child import eventually, lives
+from tests.processes import is_alive
+from tests.waiting import wait_until
 
 PLUGIN = """
 from pathlib import Path
@@ -213,7 +214,7 @@ def test_a_killed_rank_ends_the_engine_and_nothing_hangs(model: Path, busy: bool
         assert [receiver.wait().message for receiver in receivers] == [engine.failure] * len(receivers)
         with pytest.raises(RequestError, match="rank 1 was killed by SIGKILL"):
             submit(engine, "late", [1])
-        assert eventually(lambda: not lives(rank))
+        wait_until(lambda: not is_alive(rank))
 
 
 def test_what_a_rank_said_last_is_in_the_engine_s_log(model: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +229,7 @@ def test_what_a_rank_said_last_is_in_the_engine_s_log(model: Path, caplog: pytes
 def test_a_rank_that_ends_while_it_loads_is_told_with_how(model: Path, tmp_path: Path) -> None:
     follower = Follower(1, tmp_path)
     try:
-        assert eventually(lambda: bool(children(follower._child.pid)))
+        wait_until(lambda: bool(children(follower._child.pid)))
         os.kill(children(follower._child.pid)[0], signal.SIGKILL)
         with pytest.raises(RunnerLost, match=r"^rank 1 was killed by SIGKILL: it printed nothing$"):
             follower.receive(20)
@@ -257,7 +258,7 @@ def test_a_rank_that_hangs_is_named_before_its_step_counts_as_hung_and_ends(mode
             "router.step_timeout_s"
         )
         assert receiver.wait().message == engine.failure
-        assert eventually(lambda: not lives(rank))
+        wait_until(lambda: not is_alive(rank))
 
 
 OWNER = """
@@ -281,12 +282,12 @@ def test_no_rank_outlives_the_process_of_the_engine(model: Path, tmp_path: Path,
         assert owner.stdin is not None
         assert owner.stdout is not None
         rank = int(owner.stdout.readline())
-        assert lives(rank)
+        assert is_alive(rank)
         if end == "kill":
             owner.kill()
         owner.stdin.close()
         owner.wait(30)
-    assert eventually(lambda: not lives(rank))
+    wait_until(lambda: not is_alive(rank))
 
 
 def test_shutdown_ends_the_ranks(model: Path) -> None:
@@ -297,7 +298,7 @@ def test_shutdown_ends_the_ranks(model: Path) -> None:
         receiver: Receiver = submit(engine, "r", [1, 2], ENDLESS)
         receiver.wait_for(lambda: bool(receiver.outputs))
     assert receiver.wait().reason == "abort"
-    assert not any(lives(rank) for rank in ranks)
+    assert not any(is_alive(rank) for rank in ranks)
     assert not folder.exists()
     engine.shutdown()
 

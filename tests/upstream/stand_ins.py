@@ -1,10 +1,8 @@
 """Real processes of the stand-in for SGLang, and what tests ask of processes."""
 
 import os
-import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,20 +32,3 @@ def stand_in(folder: Path, name: str, port: int | None = None, **orders: str) ->
 
 def client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, trust_env=False, timeout=30)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Return when `condition` holds; fails after a while."""
-    over_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < over_s, what
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and more than a name that nobody has asked for yet."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return re.search(r"^State:\s+[ZX]", status, re.MULTILINE) is None

@@ -18,7 +18,8 @@ from sglk.errors import ConfigError
 from sglk.server.gateway import all_elsewhere
 from sglk.testing.tiny import write_tiny_model
 from sglk.upstream.port import free_port
-from tests.upstream.stand_ins import client, stand_in, wait_for
+from tests.upstream.stand_ins import client, stand_in
+from tests.waiting import wait_until
 
 GONE = "{name: gone, url: 'http://127.0.0.1:9', weight: 1}"
 """A server that is never there."""
@@ -131,11 +132,15 @@ def test_a_client_that_leaves_ends_its_request_at_the_engine(several: httpx.Clie
         before = sum(each.get("/seen").json()["aborted"] for each in (first, second))
         with several.stream("POST", "/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}) as answer:
             next(answer.iter_bytes())
-        wait_for(
-            lambda: sum(each.get("/seen").json()["aborted"] for each in (first, second)) == before + 1, "it is aborted"
+        wait_until(
+            lambda: sum(each.get("/seen").json()["aborted"] for each in (first, second)) == before + 1,
+            60,
+            "it is aborted",
         )
-    wait_for(
-        lambda: all(not group["open_requests"] for group in several.get("/admin/groups").json()["groups"]), "it is over"
+    wait_until(
+        lambda: all(not group["open_requests"] for group in several.get("/admin/groups").json()["groups"]),
+        60,
+        "it is over",
     )
 
 
@@ -161,8 +166,10 @@ def test_a_conversation_stays_where_it_began(several: httpx.Client) -> None:
 
 
 def test_figures_are_told_for_each_group(several: httpx.Client) -> None:
-    wait_for(
-        lambda: 'sglk_running_requests{group="gpu",model="m",replica="gpu/0"} 2.0' in several.get("/metrics").text, ""
+    wait_until(
+        lambda: 'sglk_running_requests{group="gpu",model="m",replica="gpu/0"} 2.0' in several.get("/metrics").text,
+        60,
+        "the figure",
     )
     text = several.get("/metrics").text
     assert 'sglk_time_to_first_token_seconds_count{group="gpu",model="m",replica="gpu/0"}' in text
@@ -261,7 +268,9 @@ def test_a_server_that_comes_late_is_taken_in(folder: Path, gpu: str) -> None:
     with gateway(folder, "early", groups, "router.restart_wait_s=0.1") as server, client(server.url) as http:
         assert ask(http, "hello").status_code == 200
         with stand_in(folder, "late", port):
-            wait_for(lambda: http.get("/admin/groups").json()["groups"][1]["replicas"][0]["state"] == "serving", "late")
+            wait_until(
+                lambda: http.get("/admin/groups").json()["groups"][1]["replicas"][0]["state"] == "serving", 60, "late"
+            )
             assert {ask(http, "hello").status_code for _ in range(4)} == {200}
             assert picks(http)["late"] >= 1
 
@@ -281,7 +290,7 @@ def test_a_server_of_sglk_is_a_group_as_well(folder: Path) -> None:
                 assert http.post("/generate", json=ids).json()["output_ids"]
             far.close()
             with client(server.url) as http:
-                wait_for(lambda: http.get("/health").status_code == 503, "it is missed")
+                wait_until(lambda: http.get("/health").status_code == 503, 60, "it is missed")
                 assert "far" in http.get("/health").json()["reason"]
 
 

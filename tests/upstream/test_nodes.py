@@ -13,7 +13,8 @@ from sglk.config.fleet import ReplicaConfig, alone
 from sglk.errors import RunError
 from sglk.upstream import node
 from sglk.upstream.node import run_node
-from tests.upstream.stand_ins import is_running, path_with_stand_in
+from tests.processes import is_alive
+from tests.upstream.stand_ins import path_with_stand_in
 
 SPAN = ("chip=h100", "model=qwen32b", "engine.nnodes=2", "runtime.tp_size=8", "engine.dist_init_addr=10.0.0.7:20000")
 
@@ -128,9 +129,9 @@ def test_the_second_machine_serves_no_port_and_leaves_nothing(tmp_path: Path) ->
         child.wait_for_line(re.compile("machine 1 of 3: requests are answered at machine 0"), timeout_s=60)
         child.wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3, timeout_s=60)
         started = [int(pid) for pid in pids.read_text().split()[:2]]
-        assert all(map(is_running, started))
+        assert all(map(is_alive, started))
         child.stop()
-    assert not any(map(is_running, started))
+    assert not any(map(is_alive, started))
     log = (tmp_path / "serve.log").read_text()
     assert "--nnodes 3 --node-rank 1 --dist-init-addr 127.0.0.1:20000" in log
     assert "SGLK_READY" not in log

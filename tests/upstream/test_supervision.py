@@ -20,7 +20,9 @@ from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.output import OutputRelay
 from sglk.upstream.port import PORTS, free_port
 from sglk.upstream.process import UpstreamProcess, last_words
-from tests.upstream.stand_ins import client, is_running, path_with_stand_in, wait_for
+from tests.processes import is_alive
+from tests.upstream.stand_ins import client, path_with_stand_in
+from tests.waiting import wait_until
 
 VLLM_ENDS = [
     "(Worker pid=9) ERROR 11-29 22:04:39 [multiproc_executor.py:1063] Traceback (most recent call last):",
@@ -49,16 +51,16 @@ def test_an_engine_is_ready_with_its_first_token_and_stops_with_its_workers(
     engine = launch(replica)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()[:2]]
     assert engine.is_alive
-    assert all(map(is_running, pids))
-    wait_for(lambda: engine.stats().kv_capacity_tokens == 4096, "its figures are read")
+    assert all(map(is_alive, pids))
+    wait_until(lambda: engine.stats().kv_capacity_tokens == 4096, 60, "its figures are read")
     assert (engine.stats().running_requests, engine.stats().queued_requests) == (2, 1)
     os.kill(pids[0], signal.SIGKILL)
-    wait_for(lambda: not engine.is_alive, "its end shows")
+    wait_until(lambda: not engine.is_alive, 60, "its end shows")
     assert (engine.stats().running_requests, engine.stats().kv_capacity_tokens) == (0, 0)
     assert engine.stats().prompt_tokens == 70
     assert "was killed by SIGKILL, as the system does when memory runs out (log: " in str(engine.failure)
     engine.shutdown()
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 def test_an_early_exit_is_told_at_once_with_the_last_words(
@@ -129,7 +131,7 @@ def test_when_one_of_several_fails_none_is_left(
     with pytest.raises(ConfigError, match=r"the command is made for 0.5.23"):
         launch_all([replica, ReplicaConfig("other/0", replace(replica.group, name="other"), other)])
     started = (tmp_path / "pids").read_text().split()[:2] if (tmp_path / "pids").exists() else []
-    assert not any(is_running(int(pid)) for pid in started)
+    assert not any(is_alive(int(pid)) for pid in started)
 
 
 def test_servers_elsewhere_may_be_missing_but_not_all_of_them(replica: ReplicaConfig) -> None:
@@ -169,11 +171,11 @@ def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: p
             assert refused.status_code == 400
             assert refused.json()["error"]["message"] == "token id 49152 is outside the vocabulary; use 0 to 49151"
             http.post("/v1/completions", json={"prompt": "die now", "stream": True})
-            wait_for(lambda: restarts(http) == 1, "an engine that died is started again")
+            wait_until(lambda: restarts(http) == 1, 60, "an engine that died is started again")
         pids = [int(pid) for line in (tmp_path / "pids").read_text().splitlines() for pid in line.split()[:2]]
-        assert [is_running(pid) for pid in pids] == [False, False, True, True]
+        assert [is_alive(pid) for pid in pids] == [False, False, True, True]
         os.kill(info["pid"], signal.SIGKILL)
-        wait_for(lambda: not any(map(is_running, pids)), "the engine and its worker end with the server")
+        wait_until(lambda: not any(map(is_alive, pids)), 60, "the engine and its worker end with the server")
 
 
 @pytest.mark.slow
@@ -190,10 +192,10 @@ def test_an_end_does_not_wait_for_an_engine_that_starts_again(
         gateway.fleet.start()
         monkeypatch.setenv("STAND_IN_START", "hang")
         os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
-        wait_for(lambda: (tmp_path / "group0-0.log.1").exists(), "it starts again")
+        wait_until(lambda: (tmp_path / "group0-0.log.1").exists(), 60, "it starts again")
     finally:
         gateway.fleet.shutdown()
-    wait_for(lambda: "the start of sglang group0/0 was given up" in caplog.text, "it is given up")
+    wait_until(lambda: "the start of sglang group0/0 was given up" in caplog.text, 60, "it is given up")
 
 
 def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,13 +204,13 @@ def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monke
     relay.start()
     relay.forget()
     os.write(sink, b"ValueError: one request was wrong\n")
-    wait_for(lambda: relay.said == ["ValueError: one request was wrong"], "it is heard")
+    wait_until(lambda: relay.said == ["ValueError: one request was wrong"], 60, "it is heard")
     monkeypatch.setattr("sglk.upstream.output.RECENT_S", 0.0)
     relay.forget()
     os.write(sink, b"ValueError: another one was\n")
-    wait_for(lambda: relay.said == ["ValueError: another one was"], "it is heard")
+    wait_until(lambda: relay.said == ["ValueError: another one was"], 60, "it is heard")
     os.write(sink, b"IndexError: of which it ends\n")
-    wait_for(lambda: relay.said == ["IndexError: of which it ends"], "it is heard")
+    wait_until(lambda: relay.said == ["IndexError: of which it ends"], 60, "it is heard")
     os.close(sink)
     relay.join(10)
 
@@ -222,7 +224,7 @@ def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pyte
         for number in range(3):
             os.write(sink, f"line {number}, {'x' * 900}\n".encode())
             line = f"line {number}".encode()
-            wait_for(lambda line=line: log.exists() and line in log.read_bytes(), "a line is in the log")
+            wait_until(lambda line=line: log.exists() and line in log.read_bytes(), 60, "a line is in the log")
         os.write(sink, b"  0%\r 50%\r100%\nno end of line")
         os.close(sink)
         relay.join(10)

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from sglk.bench.target import LaunchedServer
-from tests.upstream.stand_ins import client, is_running
+from tests.processes import is_alive
+from tests.upstream.stand_ins import client
 
 REPOSITORY = Path(__file__).parents[3]
 START_S = 600.0
@@ -137,7 +138,7 @@ def stop_amid_answer(server: LaunchedServer, signal_number: int) -> tuple[str, l
         os.kill(info["pid"], signal_number)
         said += list(pieces)
     server.close()
-    return "\n".join(said), [pid for pid in pids if is_running(pid)]
+    return "\n".join(said), [pid for pid in pids if is_alive(pid)]
 
 
 def _ok(answer: httpx.Response) -> Any:

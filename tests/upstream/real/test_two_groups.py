@@ -13,7 +13,8 @@ import pytest
 from sglk.bench.target import LaunchedServer
 from sglk.testing.tiny import CHATML, write_tiny_model
 from tests.upstream.real.engines import OWN, descendants, served
-from tests.upstream.stand_ins import client, wait_for
+from tests.upstream.stand_ins import client
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
@@ -83,6 +84,6 @@ def test_a_group_that_hangs_is_started_again_and_no_request_is_lost(server: Laun
             os.kill(pid, signal.SIGSTOP)
         answers = [http.post("/v1/completions", json={"model": "tiny", "prompt": f"request {i}"}) for i in range(8)]
         assert {answer.status_code for answer in answers} == {200}
-        wait_for(lambda: replicas(http)[0]["restarts"] == 1, "it is started again")
+        wait_until(lambda: replicas(http)[0]["restarts"] == 1, 60, "it is started again")
         assert "nothing has come from it for 15" in replicas(http)[0]["last_error"]
         assert http.get("/health").json()["groups"] == {"a": "ok", "b": "ok"}

@@ -10,8 +10,10 @@ import pytest
 from sglk.bench.target import LaunchedServer, serve_command
 from sglk.child import ChildProcess
 from sglk.upstream.port import free_port
+from tests.processes import is_alive
 from tests.upstream.real.engines import OWN, START_S, Tokens, at_once, descendants, one_by_one, prompts, words
-from tests.upstream.stand_ins import client, is_running, wait_for
+from tests.upstream.stand_ins import client
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
@@ -50,12 +52,14 @@ def test_two_machines_answer_as_one_and_the_end_of_one_is_seen(
             there, here = descendants(second.pid), descendants(first.pid)
             assert len(there) >= 4, "sglk, its guardian, the engine and its part of the model"
             os.kill(there[0], signal.SIGKILL)
-            wait_for(lambda: not any(map(is_running, there)), "nothing is left of the machine that died")
-            wait_for(lambda: http.post("/v1/completions", json={"prompt": "a"}).status_code >= 500, "nobody answers")
-            wait_for(lambda: state(http) != "serving", "the first machine is out")
+            wait_until(lambda: not any(map(is_alive, there)), 60, "nothing is left of the machine that died")
+            wait_until(
+                lambda: http.post("/v1/completions", json={"prompt": "a"}).status_code >= 500, 60, "nobody answers"
+            )
+            wait_until(lambda: state(http) != "serving", 60, "the first machine is out")
             here += descendants(first.pid)
             first.close()
-            wait_for(lambda: not any(map(is_running, here)), "nothing is left of the first machine")
+            wait_until(lambda: not any(map(is_alive, here)), 60, "nothing is left of the first machine")
     (told,) = [line for line in log.read_text().splitlines() if "replica group0/0 is taken out: " in line]
     assert f"{engine} group0/0" in told
     assert "gloo" in told, "what connects it to the other machine"
