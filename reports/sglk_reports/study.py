@@ -31,7 +31,7 @@ class Trial:
     state: str
     """`COMPLETE`, `PRUNED`, `FAIL`, `RUNNING` or `WAITING`."""
     source: str
-    """Who proposed it: `default`, the study sampler, `control` or `retry`."""
+    """Who proposed it: `default`, the study sampler, `carried`, `control` or `retry`."""
     params: dict[str, Any]
     values: dict[str, float] = field(default_factory=dict)
     """Per goal; empty unless complete."""

@@ -103,7 +103,7 @@ def _known(rows: pd.DataFrame, name: str) -> bool:
 def _note(row: "pd.Series[Any]") -> str:
     words = ["winner"] if row["is_winner"] else []
     words += ["default"] if row["is_default"] else []
-    words += [str(row["source"])] if row["source"] in ("control", "retry") else []
+    words += [str(row["source"])] if row["source"] in ("carried", "control", "retry") else []
     if row["state"] != "COMPLETE":
         words.append(f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"]))
         words += [f"log {row['log']}"] if row["state"] == "FAIL" and pd.notna(row["log"]) else []

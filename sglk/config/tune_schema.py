@@ -33,6 +33,8 @@ class SearchConfig:
     pruner: str = "none"
     """`none` or `median` (one goal only)."""
     retry_failed: bool = False
+    start_from: Optional[str] = None
+    """Folder of another study, of any chip, measured or simulated, whose best settings are tried first."""
 
 
 @dataclass

@@ -84,6 +84,33 @@ def test_tpe_carries_a_random_control_and_learns() -> None:
     assert {trial.source for trial in trials} == {"default", "tpe", "control"}
 
 
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+def test_what_another_study_found_comes_first_as_near_as_the_space_allows(sampler: str) -> None:
+    elsewhere = [
+        {CHUNK: 4096, WINDOW: 64, POLICY: "lpm", "runtime.page_size": 128},
+        {CHUNK: 1536, WINDOW: 8},
+        dict(INSIDE),
+        {CHUNK: 2048, WINDOW: 17, POLICY: "lpm"},
+        {CHUNK: None, WINDOW: "many", POLICY: "lpm"},
+    ]
+    nearest = [{CHUNK: 2048, WINDOW: 16, POLICY: "lpm"}, {CHUNK: 1024, WINDOW: 8, POLICY: "fcfs"}]
+    search = SearchConfig("any", sampler, n_trials=6)
+    source = Proposals(SPACE, INSIDE, (FASTER,), search, elsewhere)
+    trials = run(source, [], set())
+    assert [trial.params for trial in trials[1:3]] == nearest
+    assert {trial.source for trial in trials[1:3]} == {"carried"}
+    assert len(set(keys(trials))) == 6
+    broken = run(source, [], lost := set(), 1)
+    assert keys(run(source, broken, lost))[2:] == keys(trials)[1:]
+
+
+def test_a_default_that_is_none_is_no_obstacle_to_what_was_found_elsewhere() -> None:
+    tokens = "runtime.max_total_tokens"
+    space = space_of({tokens: [512, 1024]})
+    source = Proposals(space, {tokens: None}, (FASTER,), SearchConfig("any"), [{tokens: None}, {tokens: 1000}])
+    assert source.carried == [{tokens: 1024}]
+
+
 def test_tpe_searches_numbers_around_a_default_that_is_none() -> None:
     tokens = "runtime.max_total_tokens"
     space = space_of({tokens: list(range(512, 4608, 512))})

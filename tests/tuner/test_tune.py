@@ -377,6 +377,31 @@ def test_what_the_user_fixed_for_the_study_is_part_of_the_profile(lab: Lab) -> N
     assert (runtime.page_size, runtime.max_running_requests, runtime.random_seed) == (32, 4, 0)
 
 
+def test_a_study_begins_with_what_another_one_found(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.script({"when": {"max_running_requests": 8}, "tokens": 4_000_000})
+    assert lab.tune({WINDOW: [4, 8]}, "study.name=other", "study.repeats=1") == 0
+    space = {WINDOW: [1, 2, 6, 7]}
+    assert lab.tune(space, "search.start_from=studies/other", "search.n_trials=2", "study.repeats=1") == 0
+    out = capsys.readouterr().out
+    assert "first come the best settings of study other (measured on cpu): max_running_requests=7" in out
+    assert [(trial["source"], trial["params"][WINDOW]) for trial in lab.trials("COMPLETE")] == [
+        ("default", DEFAULT_WINDOW),
+        ("carried", 7),
+    ]
+
+
+def test_a_study_to_begin_with_that_is_none_is_one_line(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.folder / "empty").mkdir()
+    (lab.folder / "empty" / "summary.json").write_text('{"schema": "sglk.study/1"}')
+    for folder in ("nowhere", "empty"):
+        assert lab.tune({WINDOW: [4]}, f"search.start_from={folder}") == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"search.start_from='{folder}'" in error
+        assert "name the folder of a study" in error
+    assert lab.events("start") == []
+
+
 @pytest.mark.slow
 def test_tpe_and_random_keep_to_the_space_and_the_budget(lab: Lab) -> None:
     for sampler, budget in (("random", 3), ("tpe", 7)):

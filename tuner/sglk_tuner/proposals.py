@@ -6,8 +6,9 @@ measures the same points as one that is not.
 
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState, create_trial
@@ -23,6 +24,9 @@ DEFAULT_TRIALS = 20
 CONTROL_EVERY = 4
 """With `tpe`, every fourth trial is drawn at random: a control that shows whether the model earns its keep."""
 
+MOST_CARRIED = 3
+"""Settings that a study takes over from another one: more would be that study over again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -35,7 +39,15 @@ class Proposal:
 class Proposals:
     """The points of one study in the order of measurement."""
 
-    def __init__(self, space: Space, default: Params, goals: tuple[Goal, ...], search: SearchConfig) -> None:
+    def __init__(
+        self,
+        space: Space,
+        default: Params,
+        goals: tuple[Goal, ...],
+        search: SearchConfig,
+        elsewhere: Sequence[Params] = (),
+    ) -> None:
+        """`elsewhere` are settings that did well in another study, best first; what is nearest to them comes first."""
         self.space = space
         self.default = default
         self._goals = goals
@@ -53,7 +65,9 @@ class Proposals:
         )
         # A grid that the budget cuts short is sampled: its first points would be one corner of the space.
         whole_grid = search.sampler == "grid" and self.planned == self.total
-        self._queue = others if whole_grid else _shuffled(others, search.seed)
+        queue = others if whole_grid else _shuffled(others, search.seed)
+        self.carried = self._nearest(queue, elsewhere)
+        self._queue = self.carried + [point for point in queue if point not in self.carried]
 
     def next(self, trials: list[TrialSummary], lost: set[int], first: int) -> Proposal | None:
         """Return what to measure after `trials`, or None when the budget is spent.
@@ -87,12 +101,28 @@ class Proposals:
     def _fresh(self, known: list[TrialSummary], seen: set[str]) -> Proposal | None:
         if self._search.sampler != "tpe":
             left = [point for point in self._ordered_budget() if point_key(point) not in seen]
-            return Proposal(left[0], self._search.sampler) if left else None
+            return self._of_queue(left[0], self._search.sampler) if left else None
         left = [point for point in self._queue if point_key(point) not in seen]
+        if left[0] in self.carried:
+            return self._of_queue(left[0], "tpe")
         if len(known) % CONTROL_EVERY == 0:
             return Proposal(left[0], "control")
         suggestion = self._suggest(known)
         return Proposal(min(left, key=lambda point: self._distance(point, suggestion)), "tpe")
+
+    def _of_queue(self, point: Params, source: str) -> Proposal:
+        return Proposal(point, "carried" if point in self.carried else source)
+
+    def _nearest(self, points: Sequence[Params], elsewhere: Sequence[Params]) -> list[Params]:
+        """Return the points nearest to settings of another study, as few as MOST_CARRIED and none twice."""
+        found: list[Params] = []
+        for params in elsewhere:
+            wanted = {**self.default, **{key: value for key, value in params.items() if key in self.default}}
+            # What the default is nearest to need not be carried: the default is measured anyway.
+            nearest = min((*points, self.default), key=lambda point: self._distance(point, wanted))
+            if nearest != self.default and nearest not in found:
+                found.append(nearest)
+        return found[:MOST_CARRIED]
 
     def _suggest(self, known: list[TrialSummary]) -> Params:
         """Ask Optuna's TPE for a point, given all that was measured; a failed setting counts as the worst one seen."""
@@ -115,12 +145,12 @@ class Proposals:
 
     def _steps(self, key: str, value: object, wanted: object) -> float:
         values = self.space.candidates[key]
-        # The default is suggested too, and may be null where every candidate is a number.
-        if not is_ordered((*values, wanted)):
+        # The default, which is met on either side, may be null where every candidate is a number.
+        if not is_ordered((*values, value, wanted)):
             return float(value != wanted)
         span = max(len(values) - 1, 1)
-        place = values.index(value)
-        nearest_place = min(range(len(values)), key=lambda index: abs(values[index] - wanted))
+        place = _place(values, value)
+        nearest_place = _place(values, wanted)
         return abs(place - nearest_place) / span
 
     def _retry(self, known: Iterable[TrialSummary], first: int) -> Proposal | None:
@@ -138,6 +168,11 @@ def tried(trials: list[TrialSummary], lost: set[int]) -> dict[str, TrialSummary]
     """Return the points that have a result, each with its last trial."""
     ended = (trial for trial in trials if trial.number not in lost and trial.state not in ("RUNNING", "WAITING"))
     return {point_key(trial.params): trial for trial in ended if trial.params}
+
+
+def _place(values: Sequence[Any], wanted: Any) -> int:
+    """Return where in ascending `values` the one nearest to `wanted` stands."""
+    return min(range(len(values)), key=lambda index: abs(values[index] - wanted))
 
 
 def _shuffled(points: list[Params], seed: int) -> list[Params]:

@@ -22,7 +22,7 @@ Readers outside this package take the JSON from the disk. Its shape is that of t
         {
           "number": 0,                                 # null for a point that still waits
           "state": "COMPLETE",                         # COMPLETE | PRUNED | FAIL | RUNNING | WAITING
-          "source": "default",                         # default | grid | random | tpe | control | retry
+          "source": "default",                         # default | carried | grid | random | tpe | control | retry
           "params": {"runtime.max_running_requests": 8},
           "values": {"output_throughput": 123.4},      # one per goal; empty unless COMPLETE
           "rank": 1,                                   # place by the study's rule among COMPLETE; null otherwise
@@ -58,6 +58,7 @@ from typing import Any
 
 from sglk import atomic_file
 from sglk.errors import RunError
+from sglk.typed_json import parse, structure
 
 SCHEMA = "sglk.study/1"
 
@@ -111,6 +112,20 @@ class StudySummary:
     closing: dict[str, Any] | None
     profile: str | None
     schema: str = SCHEMA
+
+
+def read_summary(folder: Path) -> StudySummary:
+    """Return the summary in a study's folder; raises RunError where there is none that can be read."""
+    path = folder / "summary.json"
+    try:
+        summary = structure(StudySummary, parse(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise RunError(f"cannot read the study '{path}': {error.strerror}") from error
+    except ValueError as error:
+        raise RunError(f"'{path}' is not the summary of a study: {error}") from error
+    if summary.schema != SCHEMA:
+        raise RunError(f"'{path}' has schema {summary.schema!r}; this sglk reads {SCHEMA!r}")
+    return summary
 
 
 def write_summary(summary: StudySummary, folder: Path) -> None:

@@ -15,7 +15,8 @@ from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk.upstream.fit import fitted
 from sglk_tuner import finding
-from sglk_tuner.display import Display, plan_text, result_table
+from sglk_tuner.carried import other_study, settings_of
+from sglk_tuner.display import Display, plan_text, result_table, setting
 from sglk_tuner.engine import Engine, Launch
 from sglk_tuner.identity import identity_of
 from sglk_tuner.measurement import launcher, measurer
@@ -41,9 +42,10 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
     config, left_out = fitted(_effective(composed.config), inherited_runtime(composed.sources))
     goals, space = goals_of(config), build_space(config)
     default = params_of(config, space.candidates)
-    proposals = Proposals(space, default, goals, config.search)
+    other = other_study(config.search.start_from)
+    proposals = Proposals(space, default, goals, config.search, settings_of(other))
     console = terminal()
-    for notice in [*left_out, *space.notices, *proposals.notices]:
+    for notice in [*left_out, *space.notices, *proposals.notices, *_carried(other, proposals)]:
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
     if dry_run:
         console.print(plan_text(config, space, proposals), highlight=False, markup=False, soft_wrap=True)
@@ -115,6 +117,13 @@ def _effective(config: TuneConfig) -> TuneConfig:
                 f" objective.slo.{name}={limit:g}"
             )
     return dataclasses.replace(config, bench=dataclasses.replace(config.bench, slo=limits))
+
+
+def _carried(other: StudySummary | None, proposals: Proposals) -> list[str]:
+    if other is None:
+        return []
+    found = "; ".join(map(setting, proposals.carried)) or "which this space has not, or as the default"
+    return [f"first come the best settings of study {other.study} ({other.kind} on {other.chip}): {found}"]
 
 
 def _interrupted(session: Session[Any], study: Study, display: Display) -> int:
