@@ -52,9 +52,7 @@ _WITH_VALUE = ("--config-dir", "--command")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:
-        # Started with `>&-`: nobody wants the output, and its file descriptor must not become that of another file.
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    _open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names and signs that the terminal's encoding lacks are written as Python writes them on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -86,6 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_out_of_memory(error):
             return _fail(f"too little memory: {text}; free some, or take a smaller model", _FAILED, "--debug" in words)
         return _fail(f"internal error: {text}; --debug shows where, please report it", _BUG, "--debug" in words)
+
+
+def _open_what_is_closed() -> None:
+    """Give a process that was started with `<&-`, `>&-` or `2>&-` nothing to read, or nobody to write to.
+
+    The file descriptor must not become that of another file, and what is printed for stderr not go to stdout.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def _drop_output() -> None:

@@ -1,7 +1,9 @@
 """The command line as a process: fast, quiet and with one line per error."""
 
+import contextlib
 import json
 import os
+import pty
 import shlex
 import socket
 import subprocess
@@ -168,6 +170,26 @@ def test_a_full_device_is_an_error_of_one_line(words: list[str]) -> None:
         result = subprocess.run([sys.executable, "-m", "sglk", *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert result.returncode == 1
     assert result.stderr == "sglk: error: cannot write: No space left on device; make room, or write to another place\n"
+
+
+def test_a_terminal_without_width_is_shown_something() -> None:
+    master, terminal = pty.openpty()
+    env = {**os.environ, "COLUMNS": "0", "TERM": "xterm"}
+    with subprocess.Popen([sys.executable, "-m", "sglk", "chips"], stdout=terminal, env=env):
+        os.close(terminal)
+        said = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(master, 4096):
+                said += piece
+    os.close(master)
+    assert b"h100" in said
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
+def test_without_stderr_its_lines_do_not_get_into_the_output(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m sglk show no_such_key=1 {closed}"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_closed_output_is_no_error() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 _PIPE_WIDTH = 160
+_LEAST_WIDTH = 20
 
 
 class _Dumper(yaml.SafeDumper):
@@ -52,4 +53,8 @@ class _Console(Console):
 
 def console() -> Console:
     """Return a console as wide as the terminal; a pipe gets room for whole rows."""
-    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    if not sys.stdout.isatty():
+        return _Console(width=_PIPE_WIDTH)
+    screen = _Console()
+    # $COLUMNS may be 0, and then nothing at all would be shown.
+    return screen if screen.width >= _LEAST_WIDTH else _Console(width=_LEAST_WIDTH)
