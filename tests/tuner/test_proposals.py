@@ -86,7 +86,7 @@ def test_tpe_carries_a_random_control_and_learns() -> None:
 
 @pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
 def test_what_another_study_found_comes_first_as_near_as_the_space_allows(sampler: str) -> None:
-    elsewhere = [
+    elsewhere: list[Params] = [
         {CHUNK: 4096, WINDOW: 64, POLICY: "lpm", "runtime.page_size": 128},
         {CHUNK: 1536, WINDOW: 8},
         dict(INSIDE),
@@ -100,7 +100,8 @@ def test_what_another_study_found_comes_first_as_near_as_the_space_allows(sample
     assert [trial.params for trial in trials[1:3]] == nearest
     assert {trial.source for trial in trials[1:3]} == {"carried"}
     assert len(set(keys(trials))) == 6
-    broken = run(source, [], lost := set(), 1)
+    lost: set[int] = set()
+    broken = run(source, [], lost, 1)
     assert keys(run(source, broken, lost))[2:] == keys(trials)[1:]
 
 

@@ -306,9 +306,14 @@ def test_when_all_settings_tie_the_default_stays(lab: Lab) -> None:
 
 
 def test_another_machine_hears_of_the_study_before_every_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs: list[float] = []
+    signs: list[owner.Owner] = []
     this_process = owner.this_process
-    monkeypatch.setattr(owner, "this_process", lambda silent_s: signs.append(silent_s) or this_process(silent_s))
+
+    def heard(silent_s: float) -> owner.Owner:
+        signs.append(this_process(silent_s))
+        return signs[-1]
+
+    monkeypatch.setattr(owner, "this_process", heard)
     lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
     assert lab.tune({WINDOW: [4]}, "study.repeats=2") == 0
     measurements = 2 + len(lab.summary["closing"]["measurements"])
