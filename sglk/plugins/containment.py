@@ -1,6 +1,5 @@
 """What a plugin's module does to the whole process while it is imported, undone: the process is not the plugin's."""
 
-import ctypes
 import importlib
 import logging
 import os
@@ -58,6 +57,9 @@ def output_on_stderr() -> Iterator[None]:
 
 def _flush_all() -> None:
     """Write what waits for stdout, also in the buffers of C, to where it goes now."""
+    # Most commands load no plugin.
+    import ctypes
+
     sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)
 
