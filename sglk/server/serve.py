@@ -17,6 +17,7 @@ from sglk.models.chat import check_chat_template, load_chat_template
 from sglk.server.announcement import announcement, ready_line, say
 from sglk.server.app import create_app
 from sglk.server.deployment import Deployment
+from sglk.server.descriptors import make_room
 from sglk.server.entry import Entry
 from sglk.server.gateway import all_elsewhere, load_gateway
 from sglk.server.http_server import HttpServer
@@ -48,6 +49,7 @@ def serve(
     answers. `launch` brings engines of another kind.
     """
     set_up_logging(config.server.log_level, config.server.log_format)
+    make_room(config.server.max_queued_requests + sum(each.config.runtime.max_running_requests for each in replicas))
     # What is imported by now stays for good: no search for garbage shall stop all requests to look at it.
     gc.collect()
     gc.freeze()
