@@ -1,6 +1,7 @@
 """Ends that are asked for: SIGTERM and SIGHUP take the same orderly way as Ctrl-C."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -42,3 +43,30 @@ def interruptible() -> Iterator[None]:
             # What ends the process has had them ignored until it is gone.
             if signal.getsignal(number) is interrupt:
                 signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let an interruption wait for the end of the block; a second one does not.
+
+    For writes: one that is cut off leaves a database locked for those by which a process ends well.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = False
+
+    def wait(_number: int, _frame: FrameType | None) -> None:
+        nonlocal waiting
+        if waiting:
+            raise KeyboardInterrupt
+        waiting = True
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy
 from sglk_tuner import owner
 from sglk_tuner.identity import differences, identity_of
 from sglk_tuner.outcome import Outcome
@@ -113,6 +115,24 @@ def test_a_dead_process_leaves_ghosts_that_are_closed_once(tmp_path: Path) -> No
         (ghost,) = study.trials()
         assert (ghost.state, ghost.reason) == ("FAIL", "killed")
         assert study.lost() == {0}
+
+
+def test_an_interruption_waits_for_the_write_that_it_meets(tmp_path: Path) -> None:
+    with opened(study_config(tmp_path)) as study:
+        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+
+        def interrupt(connection: object, cursor: object, statement: str, *rest: object) -> None:
+            if statement.startswith("UPDATE trials"):
+                signal.raise_signal(signal.SIGINT)
+
+        sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                study.finish(number, Outcome("COMPLETE", values=(1.0,)))
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+        assert study.close_ghosts() == []
+        assert [trial.state for trial in study.trials()] == ["COMPLETE"]
 
 
 def test_one_folder_has_one_process(tmp_path: Path) -> None:

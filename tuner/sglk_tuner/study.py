@@ -21,6 +21,7 @@ from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.config.tune_schema import TuneConfig
 from sglk.errors import ConfigError, RunError
+from sglk.interrupt import uninterrupted
 from sglk_tuner import owner
 from sglk_tuner.distributions import PointSampler, distributions_of
 from sglk_tuner.identity import Identity, differences
@@ -43,7 +44,8 @@ class Books:
     def open(self) -> Iterator[None]:
         """Turn what the storage fails with, such as a full disk, into RunError."""
         try:
-            yield
+            with uninterrupted():
+                yield
         except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
             raise RunError(
                 f"cannot use the study storage {_without_password(self.url)!r} (records in '{self.folder}'): "
