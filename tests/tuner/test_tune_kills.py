@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.lab import Lab
-from tests.tuner.test_tune import TWELVE, WINDOW
+from tests.tuner.spaces import TWELVE, WINDOW
 from tests.waiting import wait_until
 
 SIXTH = {"chunked_prefill_size": 1024, "max_running_requests": 8, "schedule_policy": "lpm"}
