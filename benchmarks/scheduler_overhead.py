@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.result import Row, main
 from sglk.attention.paged import page_table
 from sglk.cache.pages import PagePool
-from sglk.cache.radix import RadixCache, key_of
+from sglk.cache.radix import RadixCache
 from sglk.config.schema import RuntimeConfig
 from sglk.engine.messages import GenerateRequest, SamplingParams
 from sglk.engine.scheduler import Scheduler
@@ -80,7 +80,7 @@ def match_ms(page_size: int, repeats: int) -> float:
     rig = Rig(1, page_size)
     for shared in range(500, PROMPT, 500):
         rig.keep(rig.known[0][:shared] + fresh_tokens(rig.rng, 500))
-    prompt = key_of(rig.known[0][:PROMPT])
+    prompt = array("I", rig.known[0][:PROMPT]).tobytes()
     return median_ms(lambda: rig.cache.match(prompt), repeats)
 
 
@@ -100,7 +100,7 @@ class Rig:
 
     def keep(self, tokens: Tokens) -> None:
         """Put `tokens` into the tree."""
-        key = key_of(tokens)
+        key = array("I", tokens).tobytes()
         prefix = self.cache.match(key)
         self.cache.lock(prefix.node)
         missing = self.pool.pages_for(len(tokens)) - len(prefix.pages)
