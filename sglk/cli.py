@@ -110,6 +110,8 @@ def _system_error(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return f"{str(error.filename)!r}: {reason}"
+    if "temporary directory" in reason:  # as Python's tempfile says
+        return f"{reason[0].lower()}{reason[1:]}; let $TMPDIR name a folder that can be written to"
     if error.errno == errno.ENOENT:
         return "the current directory no longer exists; change to another"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EFBIG):

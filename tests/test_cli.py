@@ -198,6 +198,16 @@ def test_closed_output_is_no_error() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_no_folder_for_temporary_files_is_named_as_that() -> None:
+    code = (
+        "import sys, tempfile; from sglk import cli; tempfile._candidate_tempdir_list = lambda: ['/proc/x'];"
+        " cli._dispatch = lambda words: tempfile.gettempdir(); sys.exit(cli.main([]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = "no usable temporary directory found in ['/proc/x']; let $TMPDIR name a folder that can be written to"
+    assert (result.returncode, result.stderr) == (1, f"sglk: error: {said}\n")
+
+
 @pytest.mark.parametrize("words", ["show --config-dir conf", "serve server.port=0", "ops list"])
 def test_a_folder_that_is_gone_is_named_where_it_is_needed(words: str, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
