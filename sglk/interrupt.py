@@ -47,26 +47,27 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let an interruption wait for the end of the block; a second one does not.
+    """Let an interruption wait for the end of the block; a second Ctrl-C does not.
 
     For writes: one that is cut off leaves a database locked for those by which a process ends well.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting = False
+    before = {number: handler for number in stop_signals() if callable(handler := signal.getsignal(number))}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    came: list[int] = []
 
-    def wait(_number: int, _frame: FrameType | None) -> None:
-        nonlocal waiting
-        if waiting:
+    def wait(number: int, _frame: FrameType | None) -> None:
+        if came and number == signal.SIGINT:
             raise KeyboardInterrupt
-        waiting = True
+        came.append(number)
 
-    signal.signal(signal.SIGINT, wait)
+    for number in before:
+        signal.signal(number, wait)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if waiting:
-            signal.raise_signal(signal.SIGINT)
+        # SIGINT comes last: until then nothing interrupts what is put back here.
+        for number in reversed(before):
+            signal.signal(number, before[number])
+        if came:
+            signal.raise_signal(came[0])

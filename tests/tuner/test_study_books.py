@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -19,9 +20,10 @@ from sglk_tuner.study import OWNER, Study, open_study, study_name
 
 from sglk.config.tune_schema import StudyConfig, TuneConfig
 from sglk.errors import ConfigError, RunError
+from sglk.interrupt import interruptible
 from tests.tuner.studies import FASTER, POLICY, WINDOW, config_of
 
-SPACE = {WINDOW: [4, 8], POLICY: ["fcfs", "lpm"]}
+SPACE: dict[str, list[Any]] = {WINDOW: [4, 8], POLICY: ["fcfs", "lpm"]}
 
 
 def study_config(folder: Path) -> TuneConfig:
@@ -117,22 +119,37 @@ def test_a_dead_process_leaves_ghosts_that_are_closed_once(tmp_path: Path) -> No
         assert study.lost() == {0}
 
 
-def test_an_interruption_waits_for_the_write_that_it_meets(tmp_path: Path) -> None:
-    with opened(study_config(tmp_path)) as study:
-        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+@pytest.mark.parametrize(
+    ("sent", "in_background"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_an_interruption_waits_for_the_write_that_it_meets(
+    tmp_path: Path, sent: signal.Signals, in_background: bool
+) -> None:
+    """Shells start what runs in the background with SIGINT ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if in_background:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-        def interrupt(connection: object, cursor: object, statement: str, *rest: object) -> None:
-            if statement.startswith("UPDATE trials"):
-                signal.raise_signal(signal.SIGINT)
+    def interrupt(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if statement.startswith("UPDATE trials"):
+            signal.raise_signal(sent)
 
-        sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", interrupt)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                study.finish(number, Outcome("COMPLETE", values=(1.0,)))
-        finally:
-            sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", interrupt)
-        assert study.close_ghosts() == []
-        assert [trial.state for trial in study.trials()] == ["COMPLETE"]
+    try:
+        with opened(study_config(tmp_path)) as study:
+            number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+            sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+            try:
+                with pytest.raises(KeyboardInterrupt), interruptible():
+                    study.finish(number, Outcome("COMPLETE", values=(1.0,)))
+            finally:
+                sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+            assert study.close_ghosts() == []
+            assert [trial.state for trial in study.trials()] == ["COMPLETE"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+        # A signal that ended the block has had the others ignored until the end of the process.
+        for ignored in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_DFL)
 
 
 def test_one_folder_has_one_process(tmp_path: Path) -> None:
