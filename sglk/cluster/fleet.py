@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 from sglk.cluster.breaker import Breaker, BreakerSettings
-from sglk.cluster.group import DeviceGroup, PrefixCached, Replica, ReplicaEngine
+from sglk.cluster.group import PART_OF_STEP, DeviceGroup, PrefixCached, Replica, ReplicaEngine
 from sglk.cluster.ramp import Ramp, RampPlan
 from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
@@ -222,13 +222,14 @@ def _groups(
     configs: Sequence[ReplicaConfig], engines: Mapping[str, ReplicaEngine], settings: RouterConfig
 ) -> list[DeviceGroup]:
     breaker = BreakerSettings(settings.breaker_failures, settings.breaker_cool_down_s)
+    silent_s = settings.step_timeout_s * PART_OF_STEP
     members: dict[str, list[ReplicaConfig]] = {}
     for config in configs:
         members.setdefault(config.group.name, []).append(config)
     return [
         DeviceGroup(
             name,
-            [Replica(config.name, engines[config.name], Breaker(breaker)) for config in group],
+            [Replica(config.name, engines[config.name], Breaker(breaker), silent_s) for config in group],
             standby=group[0].group.standby,
         )
         for name, group in members.items()

@@ -18,6 +18,9 @@ ReplicaState = Literal["serving", "failed", "restarting"]
 SILENT_S = 20.0
 """A replica from which nothing has come for so long is passed over while another is well: it may have hung."""
 
+PART_OF_STEP = 1 / 6
+"""The same as a part of the longest step that a deployment allows: long steps are no silence where they are usual."""
+
 Outcome = Literal["completed", "failed", "aborted", "refused"]
 """How a request ended at a replica: `refused` = for what it asks (4xx), `aborted` = by the client or an operator."""
 
@@ -74,11 +77,12 @@ class ReplicaCounters:
 class Replica:
     """One engine on one device, or on one set of tensor-parallel devices."""
 
-    def __init__(self, name: str, engine: ReplicaEngine, breaker: Breaker) -> None:
+    def __init__(self, name: str, engine: ReplicaEngine, breaker: Breaker, silent_s: float = SILENT_S) -> None:
         self.name = name
         """Group and position, such as `gpu/0`."""
         self.engine = engine
         self.breaker = breaker
+        self.silent_s = silent_s
         self.state: ReplicaState = "serving"
         self.open_requests = 0
         self.last_pick = 0
@@ -92,9 +96,14 @@ class Replica:
         return self.state == "serving" and self.engine.is_alive
 
     @property
+    def well(self) -> bool:
+        """Whether nothing has failed at it; it may be silent, as in a long step."""
+        return self.alive and self.breaker.admits
+
+    @property
     def ready(self) -> bool:
         """Whether a request should be sent to it now."""
-        return self.alive and self.breaker.admits and self.engine.stuck_s <= SILENT_S
+        return self.well and self.engine.stuck_s <= self.silent_s
 
 
 class DeviceGroup:
@@ -131,18 +140,28 @@ class DeviceGroup:
         return self.state == "serving" and any(replica.alive for replica in self.replicas)
 
     @property
+    def well(self) -> bool:
+        """Whether it can take traffic, though it may be in a long step."""
+        return self.state == "serving" and any(replica.well for replica in self.replicas)
+
+    @property
     def ready(self) -> bool:
         """Whether a request should be sent to it now."""
         return self.state == "serving" and any(replica.ready for replica in self.replicas)
 
     @property
     def trouble(self) -> str | None:
-        """Why it takes no requests; None while it does."""
+        """Why no request should be sent to it now; None while one should."""
         if self.state != "serving":
             return self.state
         if self.ready:
             return None
         return "; ".join(dict.fromkeys(_trouble(replica) for replica in self.replicas))
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can take no traffic; None while it can, also in a long step."""
+        return None if self.well else self.trouble
 
 
 def _trouble(replica: Replica) -> str:

@@ -120,8 +120,10 @@ class Ramp:
         return not math.isclose(self.share, self.plan.to, abs_tol=1e-9)
 
     def _trouble(self, figures: Mapping[str, float], judged: bool) -> Breach | None:
-        if self._group.trouble is not None and self.share > 0:
-            return Breach(GROUP_DOWN, f"the group takes no requests: {self._group.trouble}")
+        # Read once: it may get well meanwhile.
+        failure = self._group.failure
+        if failure is not None and self.share > 0:
+            return Breach(GROUP_DOWN, f"the group takes no requests: {failure}")
         return broken(self.plan.limits, figures) if judged else None
 
     def _step(self) -> None:

@@ -241,7 +241,7 @@ class Router:
             return flight.attempt
 
     def _serves(self, group: DeviceGroup) -> bool:
-        return group.ready and self.weights.shares[group.name] > 0
+        return group.well and self.weights.shares[group.name] > 0
 
     def _nobody(self) -> str:
         told = (f"{name} {group.trouble or 'has weight 0'}" for name, group in self.groups.items())

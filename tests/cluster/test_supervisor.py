@@ -6,8 +6,12 @@ from itertools import pairwise
 import pytest
 
 from sglk.cluster.breaker import BreakerSettings
+from sglk.cluster.fleet import Fleet
+from sglk.cluster.ramp import Ramp, RampPlan
 from sglk.cluster.router import Router
 from sglk.cluster.supervisor import Supervisor, SupervisorSettings
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
 from sglk.engine.batch import Batch
 from sglk.engine.engine import Engine
 from sglk.errors import BackendError
@@ -103,6 +107,23 @@ def test_a_replica_that_says_nothing_is_passed_over_until_it_does(monkeypatch: p
         assert picks(router) == {"a": 1, "b": 4}
         silent_s.clear()
         assert (group.ready, group.trouble) == (True, None)
+
+
+def test_a_group_in_a_long_step_keeps_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 9, "b": 1}) as router:
+        silent_s = {router.groups["b"].replicas[0].engine: 20.1}
+        monkeypatch.setattr(Engine, "stuck_s", property(lambda engine: silent_s.get(engine, 0.0)))
+        ramp = Ramp(router, RampPlan("b", 50, 20, 1.0))
+        ramp.tick()
+        assert ramp.state == "moving"
+        assert router.drain("a").state == "drained"
+
+
+def test_a_replica_is_silent_after_a_part_of_the_longest_step() -> None:
+    config = compose("serve", ["model=smollm2", "router.step_timeout_s=600"])
+    fleet = Fleet(replica_configs(config), config.router, lambda _: engine_of(ScriptedRunner()))
+    assert [each.silent_s for each in fleet.router.replicas] == pytest.approx([100])
+    fleet.shutdown()
 
 
 def test_a_restart_on_request_gives_up_what_runs_and_forgets_the_prefixes() -> None:
