@@ -89,7 +89,7 @@ def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is
 
     async def ask() -> None:
         await asyncio.to_thread(wait_until, lambda: engine.stats().generated_tokens == 7, 60, "its figures are read")
-        assert engine.stuck_s == 0
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 60, "its probes get answers")
         engine.submit(ProxyRequest("r", (), path="/v1/completions"), lambda output: None)
         await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 0.2, 60, "it takes no steps")
         mute.figures = b"vllm:generation_tokens_total 8.0\n"
