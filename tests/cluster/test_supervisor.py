@@ -120,8 +120,8 @@ def test_a_group_in_a_long_step_keeps_its_share(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_replica_is_silent_after_a_part_of_the_longest_step() -> None:
-    config = compose("serve", ["model=smollm2", "router.step_timeout_s=600"])
-    fleet = Fleet(replica_configs(config), config.router, lambda _: engine_of(ScriptedRunner()))
+    composed = compose("serve", ["model=smollm2", "router.step_timeout_s=600"])
+    fleet = Fleet(replica_configs(composed), composed.config.router, lambda _: engine_of(ScriptedRunner()))
     assert [each.silent_s for each in fleet.router.replicas] == pytest.approx([100])
     fleet.shutdown()
 
