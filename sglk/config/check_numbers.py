@@ -7,7 +7,10 @@ from dataclasses import fields, is_dataclass
 from sglk.config.keys import PASS_THROUGH
 
 MAX_INTEGER = 2**31 - 1
-"""Counts, sizes and seeds reach arrays and libraries that hold no more."""
+"""Counts and sizes reach arrays and libraries that hold no more."""
+
+MAX_SEED = 2**63 - 1
+"""Of what is drawn: whoever begins with the time of day in milliseconds needs more than 31 bits."""
 
 MAX_SECONDS = 1e6
 """A week and a half; the system counts some waits in milliseconds of 31 bits."""
@@ -15,10 +18,13 @@ MAX_SECONDS = 1e6
 SMALLEST, LARGEST = 1e-15, 1e15
 """Beyond them quotients and products of settings leave what floating-point numbers hold."""
 
+_UNBOUND = (*PASS_THROUGH, "backend.upstream", "profile")
+"""Options of others, whatever they mean, and what was measured once."""
+
 
 def number_problems(path: str, value: object) -> Iterator[str]:
     """Yield which numbers at `path`, and below it, are beyond all bounds."""
-    if path in PASS_THROUGH or isinstance(value, bool):
+    if path in _UNBOUND or isinstance(value, bool):
         return
     if is_dataclass(value):
         for field in fields(value):
@@ -30,11 +36,17 @@ def number_problems(path: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from number_problems(f"{path}[{index}]", each)
-    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        size = f"large; it is at most {MAX_INTEGER}" if value > 0 else f"small; it is at least {-MAX_INTEGER}"
-        yield f"{path}={_short(value)} is too {size}"
+    elif isinstance(value, int):
+        yield from _integer_problems(path, value)
     elif isinstance(value, float):
         yield from _float_problems(path, value)
+
+
+def _integer_problems(path: str, value: int) -> Iterator[str]:
+    most = MAX_SEED if path.endswith(".seed") else MAX_INTEGER
+    if abs(value) > most:
+        size = f"large; it is at most {most}" if value > 0 else f"small; it is at least {-most}"
+        yield f"{path}={_short(value)} is too {size}"
 
 
 def _float_problems(path: str, value: float) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 import math
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sglk.config.check import check
 from sglk.config.compose import compose
@@ -12,7 +14,7 @@ from sglk.config.keys import ROOTS, leaves
 from sglk.errors import ConfigError
 
 ABSURD: dict[Any, tuple[float, ...]] = {
-    int: (2**80, -(2**80), 10**400, 2**31),
+    int: (2**80, -(2**80), 10**400, 2**63),
     float: (math.nan, math.inf, -math.inf, 1e300, 1e-300),
 }
 
@@ -26,7 +28,7 @@ def test_no_setting_takes_a_number_beyond_all_bounds(command: str) -> None:
     config = compose(command, ["target=systemd"] if command == "render" else []).config
     for path, kind in numbers(ROOTS[command]):
         node, _, name = path.rpartition(".")
-        if node.startswith("profile"):  # there is none
+        if node.startswith("profile"):  # measured, not set
             continue
         holder = attrgetter(node)(config)
         before = getattr(holder, name)
@@ -74,6 +76,25 @@ def test_a_batch_that_no_step_has_is_refused() -> None:
 def test_a_candidate_of_a_search_is_held_to_the_same_bounds() -> None:
     with pytest.raises(ConfigError, match=r"^search\.space\.runtime\.mem_fraction_static\[1\]=1000"):
         compose("tune", [f"search.space.runtime.mem_fraction_static=[0.5,{10**400}]"])
+
+
+def test_a_count_is_held_to_31_bits_and_a_seed_to_63() -> None:
+    with pytest.raises(ConfigError, match=r"^workload\.num_requests=2147483648 is too large"):
+        compose("bench", ["workload.num_requests=2147483648"])
+    assert compose("bench", [f"workload.seed={2**63 - 1}"]).config.workload.seed == 2**63 - 1
+
+
+def test_what_a_profile_measured_on_a_large_chip_is_no_setting(tmp_path: Path) -> None:
+    large = {"peak_memory_bytes": 60 * 2**30, "kv_capacity_tokens": 2**40}
+    folder = tmp_path / "profiles" / "h100"
+    folder.mkdir(parents=True)
+    content = {"runtime": {"chunked_prefill_size": 4096}, "profile": {"results": large, "baseline": large}}
+    (folder / "qwen7b.yaml").write_text("# @package _global_\n" + yaml.safe_dump(content))
+
+    composed = compose("serve", ["chip=h100", "model=qwen7b"], config_dir=str(tmp_path))
+
+    assert composed.config.profile.results == large
+    assert composed.config.runtime.chunked_prefill_size == 4096
 
 
 def test_free_options_may_be_any_number() -> None:
