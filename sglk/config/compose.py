@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -26,7 +25,7 @@ from sglk.config.keys import GROUPS, ROOTS
 from sglk.config.loader import Loader
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.plan_schema import PlanConfig
-from sglk.config.profile_doubts import doubts
+from sglk.config.profile_doubts import doubts, today
 from sglk.config.quoting import quoted
 from sglk.config.render_schema import RenderConfig
 from sglk.config.schema import ServeConfig
@@ -118,7 +117,7 @@ def compose(command: str, overrides: Sequence[str] = (), config_dir: str | Path 
     if profile is None:
         found.choices[PROFILES] = "none"
     warnings = [*plugin_warnings(), *search.warnings()]
-    warnings += doubts(profile, config, date.today()) if profile else []
+    warnings += doubts(profile, config, today()) if profile else []
     return Composed(
         command, config, sources, found.choices, found.overrides, list(overrides), profile, names_devices, warnings
     )

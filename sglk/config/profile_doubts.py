@@ -1,7 +1,7 @@
 """Reasons not to trust a tuned profile: it was measured for something else, long ago, or changed since."""
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import yaml
@@ -12,6 +12,11 @@ from sglk.config.model_argument import tune_command
 from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import SCHEMA_VERSION, ProfileRecord
 from sglk.config.schema import ServeConfig
+
+
+def today() -> date:
+    """Return the day by which profiles are dated, the same all over the world."""
+    return datetime.now(timezone.utc).date()
 
 
 def doubts(file: Path, config: ServeConfig, today: date) -> list[str]:

@@ -1,7 +1,6 @@
 """Checks of what a server needs from the system: a port, open files, shared memory, disk, a tuned profile."""
 
 from collections.abc import Iterator
-from datetime import date
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from sglk.backends.finding import Finding, Status, fail, ok, warn
 from sglk.config.home import expanded
 from sglk.config.model_argument import tune_command
 from sglk.config.model_size import num_parameters
-from sglk.config.profile_doubts import doubts
+from sglk.config.profile_doubts import doubts, today
 from sglk.config.tensor_parallel import ranks_of
 from sglk.doctor.deployment import Deployment
 from sglk.doctor.machine import Machine
@@ -160,7 +159,7 @@ def check_profile(machine: Machine, deployment: Deployment) -> Iterator[Finding]
     if deployment.composed.profile_path is None:
         yield ok("profile", f"no tuned profile of {config.chip.name} and {config.model.name}: default values", tune)
         return
-    reasons = doubts(deployment.composed.profile_path, config, date.today())
+    reasons = doubts(deployment.composed.profile_path, config, today())
     for line in reasons:
         why, todo = parted(line)
         yield warn("profile", why, todo or tune)

@@ -1,7 +1,7 @@
 """What is said of a tuned profile that may not hold."""
 
 from dataclasses import asdict
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import yaml
 from sglk import __version__
 from sglk.cli import main
 from sglk.config.compose import compose
-from sglk.config.profile_doubts import doubts
+from sglk.config.profile_doubts import doubts, today
 from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord
 
-TODAY = date.today()
+TODAY = today()
 
 
 @pytest.fixture
