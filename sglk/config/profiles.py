@@ -29,7 +29,9 @@ def profile_file(folder: str | Path, chip: str, model: str, engine: str = NATIVE
 
 def engine_range(version: str) -> str:
     """Return the sglk versions for which a profile holds: before 1.0 every minor version may change the engine."""
-    major, minor = (int(part) for part in version.split(".")[:2])
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    assert numbers is not None
+    major, minor = map(int, numbers.groups())
     return f">={major}.{minor},<{major}.{minor + 1}" if major == 0 else f">={major}.{minor},<{major + 1}"
 
 
