@@ -12,7 +12,7 @@ from sglk.config.compose import compose
 from sglk.config.plan_schema import PlanConfig
 from sglk.errors import ConfigError
 from sglk.planner.calibration import find
-from sglk.planner.calibration.entries import Way
+from sglk.planner.calibration.entries import Way, settings_of
 from sglk.planner.calibration.find import find_calibration, this_machine
 from sglk.planner.calibration.record import Calibration, ServingPoint, ServingRecord, read
 from sglk.planner.cost.calibrated import HostTime
@@ -254,7 +254,8 @@ def test_ranks_that_share_a_processor_are_no_others() -> None:
 
 
 def test_what_no_rank_had_to_bring_together_takes_the_time_of_the_chips_link() -> None:
-    path, words = write(entry(backend="cuda"), chip="cuda"), ("chip=cuda", "runtime.dtype=fp32")
+    words = ("chip=cuda", "runtime.dtype=fp32")
+    path = write(entry(backend="cuda", settings=settings_of(planned(*words))), chip="cuda")
     linked = (*words, "runtime.tp_size=3", "chip.interconnect_gb_s=50")
     model, shape = cost_model(planned(*linked), str(path)), StepShape(((64, 64),), logits=1)
     assert model.basis.notes == (
@@ -267,7 +268,7 @@ def test_what_no_rank_had_to_bring_together_takes_the_time_of_the_chips_link() -
     assert model.step_s(shape) == pytest.approx(sum(found.values()))
     with pytest.raises(ConfigError, match=r"has no entry for backend cuda in fp32 with runtime.tp_size=3"):
         cost_model(planned(*words, "runtime.tp_size=3"), str(path))
-    write(entry(backend="cuda", tp_size=3), chip="cuda")
+    write(entry(backend="cuda", tp_size=3, settings=settings_of(planned(*linked))), chip="cuda")
     alone = cost_model(planned(*words), str(path))
     assert alone.basis.notes == ("it was made with runtime.tp_size=3, not 1",)
     assert "collectives" not in alone.parts(shape)

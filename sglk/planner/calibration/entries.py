@@ -1,7 +1,7 @@
 """Which deployment an entry of a calibration was measured with, and in what another one differs."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -27,6 +27,9 @@ _OF_NO_STEP = ("speed", "answer_tokens")
 """Options of a simulated device that its own clock knows nothing of."""
 
 _UNSET = "null"
+
+_LINK = "chip.interconnect_gb_s"
+"""Where only one side has ranks that meet, it is no difference: what the others bring together has its own price."""
 
 _SAME_BITS = 0.05
 """Scales and biases are another share of a model of other sizes."""
@@ -112,7 +115,8 @@ class Way:
         bits = self.weight_bits if entry.weight_bits is None else entry.weight_bits
         if abs(bits / self.weight_bits - 1) > _SAME_BITS:
             yield f"it was made with weights of {bits:g} bits in memory, and here they have {self.weight_bits:g}"
-        yield from _other_settings(entry.settings, self.settings)
+        apart = () if min(self.tp_size, entry.tp_size) > 1 else (_LINK,)
+        yield from _other_settings(entry.settings, self.settings, apart)
         if self.kv_cache_dtype != entry.kv_cache_dtype:
             yield f"it was made with keys and values in {entry.kv_cache_dtype}, not {self.kv_cache_dtype}"
         if self.tp_size != entry.tp_size:
@@ -137,7 +141,7 @@ def settings_of(config: ServeConfig) -> dict[str, str]:
     figures = {"bandwidth_gb_s": chip.bandwidth_gb_s}
     figures |= {f"peak_tflops.{dtype}": rate for dtype, rate in chip.peak_tflops.items()}
     if ranks_of(config.runtime) > 1:
-        figures["interconnect_gb_s"] = chip.interconnect_gb_s
+        figures[_LINK.removeprefix("chip.")] = chip.interconnect_gb_s
     found = {
         **{f"backend.options.{name}": value for name, value in options.items()},
         "backend.deny": ",".join(sorted(backend.deny)) or _UNSET,
@@ -153,12 +157,12 @@ def _typed(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def _other_settings(made: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+def _other_settings(made: Mapping[str, str] | None, now: Mapping[str, str], apart: Collection[str]) -> Iterator[str]:
     if made is None:
         return
     for key in dict.fromkeys((*made, *now)):
         before, here = made.get(key, _UNSET), now.get(key, _UNSET)
-        if before != here:
+        if before != here and key not in apart:
             unmoved = ", which measured prices do not follow" if key.startswith("chip.") else ""
             yield f"it was made with {key}={before}, not {here}{unmoved}"
 
