@@ -187,7 +187,11 @@ def _require_room(log: BinaryIO) -> None:
 
 def how_it_ended(code: int) -> str:
     """Say what an exit code means."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    if code >= 0:
+        return f"exited with code {code}"
+    # Real-time signals have no names of their own.
+    known = -code in set(signal.Signals)
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
 @atexit.register

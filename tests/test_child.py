@@ -95,6 +95,11 @@ def test_death_by_signal_is_named(tmp_path: Path) -> None:
         child.wait_until(lambda: False, timeout_s=10)
 
 
+def test_a_signal_without_a_name_is_told_by_its_number(tmp_path: Path) -> None:
+    with start("kill -35 $$", tmp_path / "log") as child, pytest.raises(RunError, match="was killed by signal 35"):
+        child.wait_until(lambda: False, timeout_s=10)
+
+
 def test_a_hanging_start_times_out(tmp_path: Path) -> None:
     with (
         start("echo loading weights; sleep 600", tmp_path / "log") as child,

@@ -25,9 +25,9 @@ def table_flaw(table: Capabilities) -> str | None:
         if unknown := sorted(map(str, names - set(known))):
             return f"capabilities.{part} has {unknown[0]!r}, which is none of {', '.join(known)}"
     sizes = table.page_sizes
-    if not isinstance(sizes, tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not isinstance(sizes, tuple | list) or not all(isinstance(size, int) and size > 0 for size in sizes):
         return f"capabilities.page_sizes is {sizes!r}, not a tuple of whole numbers above 0"
-    if table.default_dtype not in table.dtypes:
+    if not isinstance(table.default_dtype, str) or table.default_dtype not in table.dtypes:
         listed = ", ".join(sorted(table.dtypes)) or "none"
         return f"capabilities.default_dtype is {table.default_dtype!r}, which is not among its dtypes: {listed}"
     if lacking := sorted(table.dtypes - table.kv_cache_dtypes):

@@ -70,9 +70,6 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 
 def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
-    if isinstance(error, SyntaxError):
-        where = f"{error.filename}, line {error.lineno}" if error.filename else "its source"
-        return f"{where} is not for Python {platform.python_version()}; install a version of {plugin.source} that is"
     if isinstance(error, TypeError) and "keyword argument" in str(error):
         return "what makes a backend takes index, num_threads, fallback, deny, chip and those of backend.options"
     if plugin.source == CODE:
@@ -81,6 +78,10 @@ def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
     top = plugin.module.partition(".")[0]
     if (hider := hiding_place(plugin)) is not None:
         return f"{str(hider)!r} hides the module of {plugin.source}; rename it, or start from another folder"
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}, line {error.lineno}" if error.filename else "its source"
+        version = platform.python_version()
+        return f"{where} may not be for Python {version}; correct it, or install a version of {plugin.source} that is"
     if missing.partition(".")[0] == "sglk" and plugin.distribution is not None:
         return f"this sglk ({_version('sglk')}) has no such part; install versions of sglk and {plugin.source} that fit"
     if isinstance(error, ModuleNotFoundError):

@@ -60,7 +60,7 @@ def test_a_plugin_is_loaded_by_its_entry_point(site: Path, caplog: pytest.LogCap
         ),
         (
             "def broken(:",
-            f"dummy_broken/__init__.py, line 1 is not for Python {platform.python_version()}; install a",
+            f"dummy_broken/__init__.py, line 1 may not be for Python {platform.python_version()}; ",
         ),
         (
             "class Group(Exception):\n    exceptions = (OSError('no libxpu'),)\nraise Group('3 reasons')",
@@ -148,6 +148,7 @@ def Backend(**options):
         ("SOME, SOME, quantization={'int8'}", "quantization has 'int8', which is none of w8a8, w8a16, w4a16, fp8"),
         ("SOME, SOME, page_sizes=16", "page_sizes is 16, not a tuple of whole numbers above 0"),
         ("SOME, SOME, page_sizes=(16, 0)", "page_sizes is (16, 0), not a tuple of whole numbers above 0"),
+        ("SOME, SOME, default_dtype=['fp32']", "default_dtype is ['fp32'], which is not among its dtypes: fp32"),
         ("{'fp16'}, {'fp16'}", "default_dtype is 'fp32', which is not among its dtypes: fp16"),
         ("{'fp32', 'fp16'}, SOME", "kv_cache_dtypes lacks 'fp16', which kv_cache_dtype=auto means beside that dtype"),
     ],
