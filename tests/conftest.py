@@ -11,6 +11,11 @@ from hypothesis import settings
 # Tiny models gain nothing from a second thread, and tests run servers beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# `nohup` and shells that run jobs in the background have them ignored, which the commands under test would inherit.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
