@@ -1,6 +1,6 @@
 """The profile that a study writes, renews and keeps."""
 
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 import yaml
@@ -35,6 +35,7 @@ def test_what_has_expired_is_measured_again_by_the_command_that_found_it(
     assert lab.tune(*words) == 0
     measured = len(lab.events("generate"))
     _backdate(lab)
+    today = _today()
     (warning,) = compose("serve", ["chip=cpu", "model=smollm2"]).warnings
     assert "expired on" in warning
     assert "; measure it again: sglk tune --config-dir conf chip=cpu model=smollm2" in warning
@@ -49,7 +50,7 @@ def test_what_has_expired_is_measured_again_by_the_command_that_found_it(
     served = compose("serve", ["chip=cpu", "model=smollm2"])
     assert served.warnings == []
     assert served.config.profile is not None
-    assert served.config.profile.validated == date.today().isoformat()
+    assert served.config.profile.validated in (today, _today())
     assert served.config.profile.results["repeats"] == 2
 
     measured = len(lab.events("generate"))
@@ -57,9 +58,52 @@ def test_what_has_expired_is_measured_again_by_the_command_that_found_it(
     assert len(lab.events("generate")) == measured
 
 
-def _backdate(lab: Lab) -> None:
-    """Let the study have run a year ago, and its profile be written then."""
-    for path in [*lab.study.glob("trials/*.json"), *lab.study.glob("closing/*.json")]:
+@pytest.mark.slow
+def test_a_renewal_that_was_stopped_before_its_last_measurement_is_made_again(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All records of the default, which stayed, are new already."""
+    lab.script(
+        {"when": {"max_running_requests": 4}, "tokens": 4_000_000, "until": 2},
+        {"when": {"max_running_requests": 16}, "tokens": 4_000},
+    )
+    words = ({WINDOW: [4]}, "study.repeats=2")
+    assert lab.tune(*words) == 0
+    assert lab.summary["winner"] == 0
+    _backdate(lab, "closing/001-2.json")
+    measured = len(lab.events("generate"))
+    capsys.readouterr()
+    today = _today()
+    assert lab.tune(*words) == 0
+    assert "has expired" in capsys.readouterr().out
+    assert len(lab.events("generate")) > measured
+    dates = [Record.load_file(path).created[:10] for path in lab.study.glob("closing/*.json")]
+    assert len(dates) == 4
+    assert min(dates) >= today
+
+
+@pytest.mark.slow
+def test_a_new_number_of_repeats_after_a_renewal_does_not_bring_back_what_has_expired(lab: Lab) -> None:
+    """The default is the best: there is no comparison."""
+    lab.script({"when": {"max_running_requests": DEFAULT_WINDOW}, "tokens": 4_000_000})
+    assert lab.tune({WINDOW: [4]}, "study.repeats=2") == 0
+    _backdate(lab)
+    for repeats in (2, 1):
+        assert lab.tune({WINDOW: [4]}, f"study.repeats={repeats}") == 0
+        served = compose("serve", ["chip=cpu", "model=smollm2"])
+        assert served.warnings == []
+        assert served.config.profile is not None
+        assert served.config.profile.results["repeats"] == repeats
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def _backdate(lab: Lab, *records: str) -> None:
+    """Let the study have run a year ago, or these of its records be from then, and its profile be written then."""
+    files = records or ("trials/*.json", "closing/*.json")
+    for path in [path for file in files for path in lab.study.glob(file)]:
         record = Record.load_file(path)
         record.created = (datetime.fromisoformat(record.created) - timedelta(days=365)).isoformat()
         record.save(path)

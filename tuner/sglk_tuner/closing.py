@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import Any
 
 from sglk.bench.record import Record
@@ -62,7 +62,7 @@ def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str],
     known = Closing(**stored) if stored else None
     renewed = known is not None and _is_outdated(study, known)
     if renewed:
-        note("what the study found has expired: the setting that it keeps and the default are measured again")
+        note("what the study found has expired and is measured again")
     unreliable = list(known.unreliable) if known else []
     while True:
         trials = study.trials()
@@ -84,7 +84,7 @@ def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str],
             and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats)
         ):
             return known
-        closing = _contest(study, baseline, order, again, repeats, renewed)
+        closing = _contest(study, baseline, order, again, repeats)
         if closing is not None:
             closing.unreliable = unreliable
             if unreliable:
@@ -97,11 +97,11 @@ def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str],
 
 
 def _contest(
-    study: Study, baseline: TrialSummary, order: list[TrialSummary], again: MeasureAgain, repeats: int, renewed: bool
+    study: Study, baseline: TrialSummary, order: list[TrialSummary], again: MeasureAgain, repeats: int
 ) -> Closing | None:
     """Compare the first of `order` with the default; None when it fails on the way.
 
-    Where there is nothing to compare, its trial stands for it, or `renewed` measurements.
+    Where there is nothing to compare, its trial stands for it as long as a profile of it would be valid.
     """
     challenger = order[0]
     assert baseline.number is not None
@@ -112,7 +112,8 @@ def _contest(
     elif baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
     if closing.verdict:
-        turns = range(1, repeats + 1 if renewed else 1)
+        outdated = is_outdated([study.record(str(challenger.record))], _today())
+        turns = range(1, repeats + 1) if outdated else ()
         lives = all(_repeat(closing, study, challenger, turn, again) is not None for turn in turns)
         return closing if lives else None
     pairs: list[tuple[Values, Values]] = [(baseline.values, challenger.values)]
@@ -127,8 +128,15 @@ def _contest(
 
 
 def _is_outdated(study: Study, closing: Closing) -> bool:
-    records = records_of(study, closing, study.trials()[closing.chosen])
-    return is_outdated(records, datetime.now(timezone.utc).date())
+    """Tell whether any measurement behind it is: a renewal that was stopped has replaced some of their records."""
+    files = [str(entry["record"]) for entry in closing.measurements if entry["values"]]
+    records = [study.record(file) for file in files or [str(study.trials()[closing.chosen].record)]]
+    return is_outdated(records, _today())
+
+
+def _today() -> date:
+    # As records date themselves.
+    return datetime.now(timezone.utc).date()
 
 
 def _repeat(closing: Closing, study: Study, trial: TrialSummary, turn: int, again: MeasureAgain) -> Values | None:
