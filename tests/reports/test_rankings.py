@@ -11,6 +11,7 @@ from sglk_reports.sources import find_sources
 from sglk_reports.study import Goal
 from sglk_tuner import objective
 
+from sglk.bench.record import CostRecord, GroupRecord
 from sglk.config.bench_schema import SloConfig
 from tests.reports.folders import CHUNK, WINDOW, record, study
 
@@ -87,6 +88,21 @@ def test_runs_that_differ_in_what_was_measured_are_ranked_apart(tmp_path: Path, 
     record("other", **other).save(tmp_path / "runs/other.json")  # type: ignore[arg-type]
     groups = sorted(sorted(ranking.rows["id"]) for ranking in ranked(tmp_path))
     assert groups == [["one", "two"], ["other"]]
+
+
+def test_what_older_records_do_not_say_of_a_simulation_is_no_difference(tmp_path: Path) -> None:
+    for name, figures in (("old", {}), ("new", {"peak": 1.0, "memory": 8.0}), ("faster", {"peak": 2.0, "memory": 8.0})):
+        simulated = record(name, kind="simulated")
+        cost = CostRecord("roofline", "cpu")
+        simulated.simulated_groups = [
+            GroupRecord("group0", "cpu", "m", 1.0, 1, 1, 12, 0.5, 99, 1, 9, 1, {}, cost, {}, {}, figures)
+        ]
+        simulated.save(tmp_path / f"runs/{name}.json")
+    (ranking,) = ranked(tmp_path)
+    assert ranking.knobs == ["chip.peak"]
+    (tmp_path / "runs/faster.json").unlink()
+    (ranking,) = ranked(tmp_path)
+    assert ranking.knobs == []
 
 
 def test_the_slo_separates_goodput_and_nothing_else(tmp_path: Path) -> None:
