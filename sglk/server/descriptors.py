@@ -12,12 +12,13 @@ MOST = 2**16
 """One address has no more ports; who lets any number of requests wait expects no more clients at a time."""
 
 
-def make_room(connections: int) -> None:
+def make_room(clients: int, each: int = 1) -> None:
     """Raise this process's limit of open files so that so many clients can connect; warn where the system forbids it.
 
-    As far as it may go: many systems start with 1024, for the sake of programs that use select().
+    Every client takes `each` connections: where an engine elsewhere answers it, one more leads there. As far as the
+    limit may go: many systems start with 1024, for the sake of programs that use select().
     """
-    wanted = min(connections, MOST) + OWN
+    wanted = min(clients * each, MOST) + OWN
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -28,6 +29,6 @@ def make_room(connections: int) -> None:
             "at most %d files may be open, so that of %d clients some find their connection closed; raise the limit"
             " (`ulimit -n %d`, LimitNOFILE= of a systemd unit), or lower server.max_queued_requests",
             allowed,
-            wanted - OWN,
+            (wanted - OWN) // each,
             wanted,
         )

@@ -49,7 +49,9 @@ def serve(
     answers. `launch` brings engines of another kind.
     """
     set_up_logging(config.server.log_level, config.server.log_format)
-    make_room(config.server.max_queued_requests + sum(each.config.runtime.max_running_requests for each in replicas))
+    elsewhere = all_elsewhere(replicas)
+    clients = config.server.max_queued_requests + sum(each.config.runtime.max_running_requests for each in replicas)
+    make_room(clients, 2 if elsewhere else 1)
     # What is imported by now stays for good: no search for garbage shall stop all requests to look at it.
     gc.collect()
     gc.freeze()
@@ -59,7 +61,7 @@ def serve(
         closing(bind(config.server.host, config.server.port)) as listener,
     ):
         tls_files(config.server)
-        if all_elsewhere(replicas):
+        if elsewhere:
             deployment: Entry = load_gateway(config, profile_path, replicas)
         else:
             deployment = load_deployment(config, profile_path, replicas, launch)

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
 from sglk.server.descriptors import OWN, make_room
+from sglk.server.serve import serve
 
 
 @pytest.fixture
@@ -27,6 +30,11 @@ def test_room_is_made_for_as_many_clients_as_may_wait_and_run(soft: int, caplog:
     assert not caplog.records
 
 
+def test_clients_of_engines_elsewhere_take_two_connections_each(soft: int) -> None:
+    make_room(soft, 2)
+    assert limit() == 2 * soft + OWN
+
+
 def test_a_limit_that_is_high_enough_stays(soft: int) -> None:
     make_room(soft - OWN)
     assert limit() == soft
@@ -41,3 +49,36 @@ def test_a_limit_that_may_not_be_raised_is_named(
         make_room(1000)
     assert f"at most {soft} files may be open" in caplog.text
     assert f"`ulimit -n {1000 + OWN}`" in caplog.text
+
+
+def test_the_warning_tells_clients_and_not_their_connections(
+    soft: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with caplog.at_level(logging.WARNING):
+        make_room(1000, 2)
+    assert "of 1000 clients" in caplog.text
+    assert f"`ulimit -n {2000 + OWN}`" in caplog.text
+
+
+@pytest.mark.parametrize(("words", "each"), [(["model=smollm2"], 1), (["groups=[{name: a, url: 'http://h:1'}]"], 2)])
+def test_a_server_counts_the_connections_of_its_kind(
+    words: list[str], each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counted(Exception):
+        pass
+
+    def count(clients: int, each: int) -> None:
+        counted.append((clients, each))
+        raise Counted
+
+    counted: list[tuple[int, int]] = []
+    monkeypatch.setattr("sglk.server.serve.set_up_logging", lambda *_: None)
+    monkeypatch.setattr("sglk.server.serve.make_room", count)
+    composed = compose(
+        "serve", [*words, "profiles=none", "server.max_queued_requests=7", "runtime.max_running_requests=3"]
+    )
+    with pytest.raises(Counted):
+        serve(composed.config, None, replica_configs(composed))
+    assert counted == [(10, each)]
