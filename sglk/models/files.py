@@ -130,7 +130,8 @@ def _look_into(path: Path, load_format: str) -> ModelFiles:
         raise ModelLoadError(f"{path} has no config.json and no .gguf file; set model.path to a model's folder or file")
     if load_format != "dummy" and not any(path.glob("*.safetensors")):
         raise ModelLoadError(_no_weights(path))
-    _tell_ignored(path)
+    if load_format != "dummy":
+        _tell_ignored(path)
     return ModelFiles(path, "safetensors")
 
 

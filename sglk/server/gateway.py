@@ -90,9 +90,13 @@ def load_gateway(config: ServeConfig, profile_path: Path | None, replicas: Seque
 
     try:
         fleet = Fleet(replicas, config.router, launched, closing)
-        vocab_size = vocabulary_of(each.config.model for each in replicas if each.group.url is None)
-        return Gateway(config, fleet, profile_path=profile_path, vocab_size=vocab_size)
     except BaseException:
         for engine in started.values():
             engine.shutdown()
+        raise
+    try:
+        vocab_size = vocabulary_of(each.config.model for each in replicas if each.group.url is None)
+        return Gateway(config, fleet, profile_path=profile_path, vocab_size=vocab_size)
+    except BaseException:
+        fleet.shutdown()
         raise

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from sglk.config.catalogue import models
 from sglk.config.schema import ModelConfig
 from sglk.errors import RequestError, SglkError
 from sglk.models.files import find_files
@@ -14,9 +15,9 @@ from sglk.models.hf_config import read_spec
 _FIELDS = ("prompt", "input_ids")
 
 
-def vocabulary_of(models: Iterable[ModelConfig]) -> int | None:
+def vocabulary_of(given: Iterable[ModelConfig]) -> int | None:
     """Return the size of the smallest vocabulary among those that this machine knows; None where it knows none."""
-    return min(filter(None, map(_size, models)), default=None)
+    return min(filter(None, map(_size, given)), default=None)
 
 
 def require_known(fields: Mapping[str, Any], vocab_size: int) -> None:
@@ -36,11 +37,17 @@ def _rows(prompt: Any) -> list[list[Any]]:
 
 
 def _size(model: ModelConfig) -> int | None:
-    if model.path is None:
-        return model.vocab_size
-    # An engine may know architectures that sglk does not.
-    with suppress(SglkError):
-        files = find_files(model)
+    # An engine may know architectures that sglk does not; and where it has just got a model from the hub, it is here.
+    with suppress(SglkError, OSError):
+        files = find_files(model, "dummy")
         spec = read_gguf_spec(GgufFile(files.path)) if files.format == "gguf" else read_spec(files.path)
         return spec.vocab_size
-    return None
+    return model.vocab_size if _is_listed(model) else None
+
+
+def _is_listed(model: ModelConfig) -> bool:
+    """Return whether its numbers are those of its files: with other files, those of a listed model stay as they are."""
+    return model.path is None and any(
+        (listed.package, listed.hub_id, listed.vocab_size) == (model.package, model.hub_id, model.vocab_size)
+        for listed in models().entries
+    )

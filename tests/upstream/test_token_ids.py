@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
 from sglk.errors import RequestError
+from sglk.server.gateway import load_gateway
 from sglk.server.token_ids import require_known, vocabulary_of
+from sglk.testing.scripted import ScriptedRunner
 from sglk.testing.tiny import write_tiny_model
+from tests.cluster.fleet import engine_of
 
 
 @pytest.mark.parametrize(
@@ -34,5 +38,37 @@ def test_the_vocabulary_is_that_of_the_files_or_else_of_the_models_numbers(tmp_p
     assert size(f"model={tiny}") == 320
     assert size(f"model.path={tiny}") == 320
     assert size("model=qwen7b") == 152064
+    assert size("model=qwen7b", "model.hub_id=org/other") is None
+    for weights in tiny.glob("*.safetensors"):
+        weights.unlink()
+    assert size(f"model={tiny}") == 320
     (tiny / "config.json").write_text('{"architectures": ["OfTomorrow"]}')
     assert size(f"model={tiny}") is None
+
+
+def test_the_vocabulary_of_a_model_from_the_hub_is_that_of_its_files_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(hub_id: str, *, local_files_only: bool, **_: Any) -> str:
+        assert local_files_only
+        return str(write_tiny_model(tmp_path / hub_id))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", here)
+    for words in (["model=org/name"], ["model=qwen7b", "model.hub_id=org/other"]):
+        assert vocabulary_of([compose("serve", [*words, "profiles=none"]).config.model]) == 320
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), KeyboardInterrupt()])
+def test_no_engine_is_left_where_the_look_for_the_vocabulary_fails(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    composed = compose("serve", ["groups=[{name: a, url: 'http://127.0.0.1:9'}]", "profiles=none"])
+    engine = engine_of(ScriptedRunner())
+    monkeypatch.setattr("sglk.server.gateway.launch_all", lambda _: {"a/0": engine})
+    monkeypatch.setattr("sglk.server.gateway.vocabulary_of", fail)
+    with pytest.raises(type(error)):
+        load_gateway(composed.config, None, replica_configs(composed))
+    assert not engine.is_alive
