@@ -1,13 +1,16 @@
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglk_tuner.carried import settings_of
 from sglk_tuner.proposals import CONTROL_EVERY, Proposals
 from sglk_tuner.space import Params, point_key
-from sglk_tuner.summary import TrialSummary
+from sglk_tuner.summary import TrialSummary, read_summary
 
 from sglk.config.tune_schema import SearchConfig
+from tests.reports.folders import study as study_folder
 from tests.tuner.studies import CHUNK, FASTER, POLICY, WINDOW, space_of
 
 SPACE = space_of({CHUNK: [512, 1024, 2048], WINDOW: [8, 16], POLICY: ["fcfs", "lpm"]})
@@ -21,7 +24,7 @@ def proposals(default: Params = INSIDE, sampler: str = "grid", n_trials: int | N
 
 
 def value_of(params: Params) -> float:
-    return params[CHUNK] / 100 + params[WINDOW]
+    return float(params[CHUNK] / 100 + params[WINDOW])
 
 
 def run(source: Proposals, trials: list[TrialSummary], lost: set[int], stop: int | None = None) -> list[TrialSummary]:
@@ -110,6 +113,59 @@ def test_a_default_that_is_none_is_no_obstacle_to_what_was_found_elsewhere() -> 
     space = space_of({tokens: [512, 1024]})
     source = Proposals(space, {tokens: None}, (FASTER,), SearchConfig("any"), [{tokens: None}, {tokens: 1000}])
     assert source.carried == [{tokens: 1024}]
+
+
+@pytest.mark.parametrize(
+    ("found", "carried"), [({WINDOW: 24}, []), ({}, []), ({WINDOW: 20}, []), ({WINDOW: 17}, [16]), ({WINDOW: 16}, [16])]
+)
+def test_a_default_outside_the_candidates_is_nearest_to_itself(found: Params, carried: list[int]) -> None:
+    source = Proposals(space_of({WINDOW: [16, 64]}), {WINDOW: 24}, (FASTER,), SearchConfig("any"), [found])
+    assert [point[WINDOW] for point in source.carried] == carried
+
+
+def test_no_more_is_carried_than_the_budget_has() -> None:
+    elsewhere: list[Params] = [{**INSIDE, CHUNK: chunk} for chunk in (1024, 2048)]
+    source = Proposals(SPACE, INSIDE, (FASTER,), SearchConfig("any", n_trials=2), elsewhere)
+    assert source.carried == elsewhere[:1]
+    assert Proposals(SPACE, INSIDE, (FASTER,), SearchConfig("any", n_trials=1), elsewhere).carried == []
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_what_was_found_elsewhere_comes_first_even_where_the_engine_restarts_for_it(sampler: str) -> None:
+    space = space_of({WINDOW: list(range(1, 9)), DTYPE: ["fp32", "bf16"]})
+    elsewhere: list[Params] = [{WINDOW: 3, DTYPE: "bf16"}, {WINDOW: 8, DTYPE: "fp32"}]
+    source = Proposals(space, {DTYPE: "auto", WINDOW: 1}, (FASTER,), SearchConfig("any", sampler), elsewhere)
+    points = source.waiting([], set())[1:]
+    assert len(points) == 16
+    assert points[:2] == elsewhere
+    dtypes = [point[DTYPE] for point in points]
+    assert dtypes[1:] == ["fp32"] * 8 + ["bf16"] * 7
+
+
+def test_only_as_much_is_compared_as_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another study may have thousands of settings, and so may the space."""
+    compared: list[Params] = []
+    distance = Proposals._distance
+
+    def counted(self: Proposals, point: Params, wanted: Params) -> float:
+        compared.append(wanted)
+        return distance(self, point, wanted)
+
+    monkeypatch.setattr(Proposals, "_distance", counted)
+    elsewhere = [point for point in SPACE.points if point != INSIDE]
+    source = Proposals(SPACE, INSIDE, (FASTER,), SearchConfig("any"), elsewhere)
+    assert source.carried == elsewhere[:3]
+    assert len({point_key(wanted) for wanted in compared}) == 3
+
+
+def test_a_setting_that_failed_when_measured_again_is_not_carried(tmp_path: Path) -> None:
+    summary = read_summary(study_folder(tmp_path))
+    best, second = (next(trial for trial in summary.trials if trial.rank == rank) for rank in (1, 2))
+    summary.winner = second.number
+    assert settings_of(summary)[1] == best.params
+    summary.closing = {"unreliable": [best.number]}
+    assert settings_of(summary)[0] == second.params
+    assert best.params not in settings_of(summary)
 
 
 def test_tpe_searches_numbers_around_a_default_that_is_none() -> None:

@@ -1,6 +1,7 @@
 """Studies from the first setting to the last."""
 
 import json
+import shutil
 import sqlite3
 
 import pytest
@@ -160,6 +161,11 @@ def test_a_study_begins_with_what_another_one_found(lab: Lab, capsys: pytest.Cap
         ("default", DEFAULT_WINDOW),
         ("carried", 7),
     ]
+
+    shutil.rmtree("studies/other")
+    assert lab.tune(space, "search.start_from=studies/other", "search.n_trials=3", "study.repeats=1") == 0
+    assert "this study has begun and goes on without it" in capsys.readouterr().out
+    assert len(lab.trials("COMPLETE")) == 3
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_a_study_to_begin_with_that_is_none_is_one_line(lab: Lab, capsys: pytest
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert f"search.start_from='{folder}'" in error
-        assert "name the folder of a study" in error
+        assert "name the folder of a study with results" in error
     assert lab.events("start") == []
 
 

@@ -93,10 +93,15 @@ class Proposals:
 
     def _ordered_budget(self) -> list[Params]:
         """Return the points beside the default that grid and random will measure, restarts kept few."""
-        budget = self._queue[: self.planned - 1]
         slow = [key for key in self.space.candidates if key not in LIVE_KEYS]
-        groups = list(dict.fromkeys(point_key({key: point[key] for key in slow}) for point in budget))
-        return sorted(budget, key=lambda point: groups.index(point_key({key: point[key] for key in slow})))
+
+        def engine(point: Params) -> str:
+            return point_key({key: point[key] for key in slow})
+
+        rest = self._queue[len(self.carried) : self.planned - 1]
+        # On from the engine that ran last: what is carried comes first, restarts or not.
+        groups = list(dict.fromkeys(map(engine, (*reversed(self.carried), *rest))))
+        return self.carried + sorted(rest, key=lambda point: groups.index(engine(point)))
 
     def _fresh(self, known: list[TrialSummary], seen: set[str]) -> Proposal | None:
         if self._search.sampler != "tpe":
@@ -114,15 +119,18 @@ class Proposals:
         return Proposal(point, "carried" if point in self.carried else source)
 
     def _nearest(self, points: Sequence[Params], elsewhere: Sequence[Params]) -> list[Params]:
-        """Return the points nearest to settings of another study, as few as MOST_CARRIED and none twice."""
+        """Return the points nearest to settings of another study, none twice: MOST_CARRIED, or what the budget has."""
         found: list[Params] = []
+        most = min(MOST_CARRIED, self.planned - 1)
         for params in elsewhere:
+            if len(found) == most:
+                break
             wanted = {**self.default, **{key: value for key, value in params.items() if key in self.default}}
             # What the default is nearest to need not be carried: the default is measured anyway.
-            nearest = min((*points, self.default), key=lambda point: self._distance(point, wanted))
+            nearest = min((self.default, *points), key=lambda point: self._nearness(point, wanted))
             if nearest != self.default and nearest not in found:
                 found.append(nearest)
-        return found[:MOST_CARRIED]
+        return found
 
     def _suggest(self, known: list[TrialSummary]) -> Params:
         """Ask Optuna's TPE for a point, given all that was measured; a failed setting counts as the worst one seen."""
@@ -138,6 +146,10 @@ class Proposals:
                 create_trial(state=TrialState.COMPLETE, values=values, params=trial.params, distributions=distributions)
             )
         return dict(adviser.ask(distributions).params)
+
+    def _nearness(self, point: Params, wanted: Params) -> tuple[float, float]:
+        """Return the distance, and how unlike the values are: a default may lie outside the candidates."""
+        return self._distance(point, wanted), sum(_unlike(point[key], wanted[key]) for key in self.space.candidates)
 
     def _distance(self, point: Params, suggestion: Params) -> float:
         """Return how far a candidate lies from a suggestion, in steps of each knob's candidates."""
@@ -173,6 +185,12 @@ def tried(trials: list[TrialSummary], lost: set[int]) -> dict[str, TrialSummary]
 def _place(values: Sequence[Any], wanted: Any) -> int:
     """Return where in ascending `values` the one nearest to `wanted` stands."""
     return min(range(len(values)), key=lambda index: abs(values[index] - wanted))
+
+
+def _unlike(value: Any, wanted: Any) -> float:
+    if not is_ordered((value, wanted)):
+        return float(value != wanted)
+    return float(abs(value - wanted) / max(abs(value), abs(wanted), 1))
 
 
 def _shuffled(points: list[Params], seed: int) -> list[Params]:

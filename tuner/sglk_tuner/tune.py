@@ -26,7 +26,7 @@ from sglk_tuner.proposals import Proposals
 from sglk_tuner.session import Session
 from sglk_tuner.simulated import imagine, simulator
 from sglk_tuner.space import build_space, params_of
-from sglk_tuner.study import Study, check_folder, open_study
+from sglk_tuner.study import Study, check_folder, open_study, study_name
 from sglk_tuner.summary import StudySummary
 from sglk_tuner.trial import Bench, Measure
 
@@ -42,10 +42,11 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
     config, left_out = fitted(_effective(composed.config), inherited_runtime(composed.sources))
     goals, space = goals_of(config), build_space(config)
     default = params_of(config, space.candidates)
-    other = other_study(config.search.start_from)
+    notices = [*left_out, *space.notices]
+    other = other_study(config.search.start_from, Path(config.study.directory) / study_name(config), notices)
     proposals = Proposals(space, default, goals, config.search, settings_of(other))
     console = terminal()
-    for notice in [*left_out, *space.notices, *proposals.notices, *_carried(other, proposals)]:
+    for notice in [*notices, *proposals.notices, *_carried(other, proposals)]:
         console.print(notice, highlight=False, markup=False, soft_wrap=True)
     if dry_run:
         console.print(plan_text(config, space, proposals), highlight=False, markup=False, soft_wrap=True)
