@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -138,7 +136,9 @@ def _await_token(
         why = _unless_cancelled(partial(without_token, command.url, model, key), cancelled, process.label)
         # Asked last: a token from somebody else who took the port in between is none of its own.
         if (end := process.why_it_ended()) is not None:
-            raise PortTaken(end) if process.found_its_port_taken else RunError(end)
+            # One that the user has given stays the same in every start.
+            exchangeable = config.engine.dist_init_addr is None and process.found_its_port_taken
+            raise PortTaken(end) if exchangeable else RunError(end)
         if why is None:
             return
         if time.monotonic() >= over_s:
@@ -163,8 +163,9 @@ def _unless_cancelled(probe: Callable[[], str | None], cancelled: threading.Even
     # One that is left behind ends with the process.
     threading.Thread(target=run, name=f"sglk-probe-{label}", daemon=True).start()
     while not cancelled.is_set():
-        with suppress(FutureTimeout):
-            return said.result(_PROBE_EVERY_S)
+        # Not by the timeout of `result`: the probe's own may be of the same kind.
+        if wait([said], _PROBE_EVERY_S).done:
+            return said.result()
     raise RunError(f"the start of {label} was given up")
 
 

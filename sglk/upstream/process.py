@@ -20,6 +20,9 @@ _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*
 """An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
 
 
+_TAKEN_AMONG = 5
+"""Last lines among which a port that was taken is looked for: an engine that gets over it goes on to say more."""
+
 _TAKEN = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -60,8 +63,8 @@ class UpstreamProcess(ChildProcess):
 
     @property
     def found_its_port_taken(self) -> bool:
-        """Whether somebody else held a port that it wanted, by what it has said."""
-        return any(_TAKEN.search(line) for line in self.tail(REMEMBERED))
+        """Whether it ended because somebody else held a port that it wanted, by its last words."""
+        return any(_TAKEN.search(line) for line in self.tail(_TAKEN_AMONG))
 
     def why_it_ended(self, lines: int = 5) -> str | None:
         """Return how it ended, with its last lines; None while it runs."""

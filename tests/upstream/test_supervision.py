@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from sglk.bench.target import LaunchedServer
 from sglk.config.compose import compose
-from sglk.config.fleet import ReplicaConfig, alone
+from sglk.config.fleet import ReplicaConfig, alone, replica_configs
 from sglk.errors import ConfigError, RunError
 from sglk.server.gateway import load_gateway
 from sglk.upstream.command import UpstreamCommand
@@ -99,6 +101,45 @@ def test_a_port_that_somebody_took_meanwhile_is_exchanged_for_another(
     assert "it is started again with another port" in caplog.text
 
 
+def test_a_port_that_the_user_gave_is_not_exchanged(
+    replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = replace(replica.config, engine=replace(replica.config.engine, dist_init_addr="127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken = holder.getsockname()[1]
+        monkeypatch.setattr("sglk.upstream.launch.free_port", lambda: taken)
+        with pytest.raises(RunError, match="address already in use"):
+            launch(replace(replica, config=given))
+    assert "it is started again with another port" not in caplog.text
+
+
+@pytest.mark.parametrize(("lines_after", "found"), [(0, True), (4, True), (5, False)])
+def test_a_taken_port_is_the_cause_of_an_end_that_comes_soon_after(
+    lines_after: int, found: bool, tmp_path: Path
+) -> None:
+    script = f"print('OSError: [Errno 98] Address already in use', *{lines_after} * ['more'], sep=chr(10))"
+    command = UpstreamCommand("sglang", "0.5.18", (sys.executable, "-c", script))
+    process = UpstreamProcess(command, log=tmp_path / "a.log", label="a/0")
+    process.wait()
+    assert process.found_its_port_taken is found
+
+
+def test_a_timeout_of_the_probe_itself_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(*_: object) -> None:
+        raise TimeoutError("of the probe")
+
+    monkeypatch.setattr("sglk.upstream.launch.without_token", probe)
+    (found,) = replica_configs(compose("serve", ["groups=[{name: a, url: 'http://127.0.0.1:9'}]", "profiles=none"]))
+    cancelled = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(launch, found, cancelled)
+        try:
+            with pytest.raises(TimeoutError, match="of the probe"):
+                start.result(60)
+        finally:
+            cancelled.set()
+
+
 def test_ports_are_given_to_one_engine_each() -> None:
     given = [free_port() for _ in range(200)]
     assert len(set(given)) == len(given)
@@ -160,16 +201,16 @@ def restarts(http: httpx.Client) -> int:
 def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", path_with_stand_in())
     monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
-    words = ["engine=sglang", "model.package=null", "model.hub_id=org/m", f"engine.logs={tmp_path}", "profiles=none"]
+    words = ["engine=sglang", "model=qwen0_5b", f"engine.logs={tmp_path}", "profiles=none"]
     with LaunchedServer(words, log=tmp_path / "serve.log") as server:
         info = server.server_info()
         assert info is not None
         assert (info["engine"], info["versions"]["sglang"]) == ("sglang", "0.5.18")
-        assert "sglk tune chip=cpu model=smollm2 engine=sglang workload=chat" in server.log.read_text()
+        assert "sglk tune chip=cpu model=qwen0_5b engine=sglang workload=chat" in server.log.read_text()
         with client(server.url) as http:
-            refused = http.post("/v1/completions", json={"prompt": [5, 49152]})
+            refused = http.post("/v1/completions", json={"prompt": [5, 151936]})
             assert refused.status_code == 400
-            assert refused.json()["error"]["message"] == "token id 49152 is outside the vocabulary; use 0 to 49151"
+            assert refused.json()["error"]["message"] == "token id 151936 is outside the vocabulary; use 0 to 151935"
             http.post("/v1/completions", json={"prompt": "die now", "stream": True})
             wait_until(lambda: restarts(http) == 1, 60, "an engine that died is started again")
         pids = [int(pid) for line in (tmp_path / "pids").read_text().splitlines() for pid in line.split()[:2]]
