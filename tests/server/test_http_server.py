@@ -19,7 +19,8 @@ from sglk.server.http_server import HttpServer
 from sglk.server.port import bind, url_of
 from sglk.server.unread import UNREAD_BYTES
 from sglk.testing.scripted import ScriptedRunner
-from tests.server.serving import ENDLESS, Served, deploy, patient_runner, serving, wait_until
+from tests.server.serving import ENDLESS, Served, deploy, patient_runner, serving
+from tests.waiting import wait_until
 
 
 def test_of_two_servers_that_bound_one_port_the_second_gives_up() -> None:
@@ -75,6 +76,53 @@ def test_requests_that_outlast_the_time_to_finish_are_aborted() -> None:
 
     assert replies[0].status_code == 503
     assert replies[0].json()["error"]["code"] == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        (signal.SIGHUP, signal.SIGHUP, 200),
+        (signal.SIGHUP, signal.SIGTERM, 200),
+        (signal.SIGHUP, signal.SIGINT, 200),
+        (signal.SIGTERM, signal.SIGHUP, 200),
+        (signal.SIGTERM, signal.SIGTERM, 503),
+        (signal.SIGINT, signal.SIGTERM, 503),
+    ],
+)
+def test_of_two_signals_at_once_a_hangup_hurries_nobody(
+    first: signal.Signals, second: signal.Signals, status: int
+) -> None:
+    gate = threading.Event()
+    deployment = deploy(ScriptedRunner(gate=gate), server={"shutdown_timeout_s": 60})
+    replies: list[httpx.Response] = []
+    with bind("127.0.0.1", 0) as listener:
+        url = url_of(listener)
+
+        def ask() -> None:
+            body = {"prompt": "x", "max_tokens": 4, "ignore_eos": True}
+            replies.append(httpx.post(f"{url}/v1/completions", json=body, timeout=60, trust_env=False))
+
+        def stop_while_asked(loop: asyncio.AbstractEventLoop) -> None:
+            wait_until(lambda: deployment.bridge.open_requests == 1)
+            # In the loop's own thread: neither signal is seen there before both have come.
+            loop.call_soon_threadsafe(send_both, loop)
+
+        def send_both(loop: asyncio.AbstractEventLoop) -> None:
+            for number in (first, second):
+                os.kill(os.getpid(), number)
+            loop.call_soon(gate.set)
+
+        def begin() -> None:
+            threads.append(threading.Thread(target=stop_while_asked, args=(asyncio.get_running_loop(),)))
+            for thread in threads:
+                thread.start()
+
+        threads = [threading.Thread(target=ask)]
+        HttpServer(create_app(deployment), deployment, begin).run_until_stopped(listener)
+        for thread in threads:
+            thread.join()
+
+    assert replies[0].status_code == status
 
 
 def test_signals_while_the_engine_shuts_down_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
