@@ -43,12 +43,16 @@ class HttpServer(uvicorn.Server):
     """Serves a deployment on a bound socket until SIGINT, SIGTERM or SIGHUP.
 
     The first signal stops accepting and lets running requests finish for `server.shutdown_timeout_s`, then aborts
-    them; a second SIGINT or SIGTERM ends them at once. Either way `run_until_stopped` returns normally.
+    them; a second SIGINT or SIGTERM ends them at once. SIGHUP comes beside others, when a terminal closes or a service
+    is stopped: it is nobody's impatience, whether it comes first or later. Either way `run_until_stopped` returns
+    normally.
     """
 
     def __init__(self, app: ASGIApp, deployment: Entry, on_ready: Callable[[], None]) -> None:
         self._deployment = deployment
         self._on_ready = on_ready
+        self._asked = False
+        """Whether SIGINT or SIGTERM has come."""
         self._drain_s = deployment.config.server.shutdown_timeout_s
         certfile, keyfile = tls_files(deployment.config.server)
         super().__init__(
@@ -110,17 +114,20 @@ class HttpServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
-            # A shell and the terminal both send SIGHUP when they go: that is one order, and nobody's impatience.
-            if not loop.is_closed() and not (number == signal.SIGHUP and self._deployment.draining):
-                loop.call_soon_threadsafe(self._stop)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._stop, number)
 
         for number in stop_signals():
             signal.signal(number, on_signal)
         yield
 
-    def _stop(self) -> None:
+    def _stop(self, number: int) -> None:
         bridge, loop = self._deployment.bridge, asyncio.get_running_loop()
+        asked_before = self._asked
+        self._asked |= number != signal.SIGHUP
         if self._deployment.draining:
+            if number == signal.SIGHUP or not asked_before:
+                return
             logger.info("second signal: %d requests are cut off", bridge.open_requests)
             self._cut_off()
             loop.call_later(LAST_WORDS_S, self._force)
