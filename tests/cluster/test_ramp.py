@@ -2,6 +2,7 @@
 
 import pytest
 
+from sglk.cluster.group import DeviceGroup
 from sglk.cluster.ramp import Ramp, RampPlan, shares_with
 from sglk.cluster.recent import End, Recent, percentile
 from sglk.cluster.router import Router
@@ -96,6 +97,15 @@ def test_no_step_follows_one_that_nobody_has_seen_going_well() -> None:
         clock.now_s += 10
         free.tick()
         assert share(router) == 50
+
+
+def test_a_group_that_gets_well_while_it_is_judged_was_down_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet({"a": ScriptedRunner(), "b": ScriptedRunner()}, {"a": 100, "b": 0}) as router:
+        ramp = Ramp(router, plan())
+        looks = iter(["device lost"])
+        monkeypatch.setattr(DeviceGroup, "failure", property(lambda _: next(looks, None)))
+        ramp.tick()
+        assert ramp.reason == "the group takes no requests: device lost"
 
 
 def test_a_group_that_is_down_ends_the_ramp() -> None:
