@@ -40,26 +40,16 @@ def test_a_limit_that_is_high_enough_stays(soft: int) -> None:
     assert limit() == soft
 
 
-def test_a_limit_that_may_not_be_raised_is_named(
-    soft: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_limit_that_may_not_be_raised_is_named_beside_the_clients(
+    soft: int, each: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with caplog.at_level(logging.WARNING):
-        make_room(1000)
-    assert f"at most {soft} files may be open" in caplog.text
-    assert f"`ulimit -n {1000 + OWN}`" in caplog.text
-
-
-def test_the_warning_tells_clients_and_not_their_connections(
-    soft: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    with caplog.at_level(logging.WARNING):
-        make_room(1000, 2)
-    assert "of 1000 clients" in caplog.text
-    assert f"`ulimit -n {2000 + OWN}`" in caplog.text
+        make_room(1000, each)
+    assert f"at most {soft} files may be open, so that of 1000 clients" in caplog.text
+    assert f"`ulimit -n {1000 * each + OWN}`" in caplog.text
 
 
 @pytest.mark.parametrize(("words", "each"), [(["model=smollm2"], 1), (["groups=[{name: a, url: 'http://h:1'}]"], 2)])

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import date, datetime, timezone
 from typing import Any
 
 from sglk.bench.record import Record
+from sglk.config.profile_doubts import today
 from sglk.errors import RunError
 from sglk_tuner.choice import complete, ranking, unmet_goal
 from sglk_tuner.gain import Comparison, Gain, Values, compare
@@ -112,7 +112,7 @@ def _contest(
     elif baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
     if closing.verdict:
-        outdated = is_outdated([study.record(str(challenger.record))], _today())
+        outdated = is_outdated([study.record(str(challenger.record))], today())
         turns = range(1, repeats + 1) if outdated else ()
         lives = all(_repeat(closing, study, challenger, turn, again) is not None for turn in turns)
         return closing if lives else None
@@ -131,12 +131,7 @@ def _is_outdated(study: Study, closing: Closing) -> bool:
     """Tell whether any measurement behind it is: a renewal that was stopped has replaced some of their records."""
     files = [str(entry["record"]) for entry in closing.measurements if entry["values"]]
     records = [study.record(file) for file in files or [str(study.trials()[closing.chosen].record)]]
-    return is_outdated(records, _today())
-
-
-def _today() -> date:
-    # As records date themselves.
-    return datetime.now(timezone.utc).date()
+    return is_outdated(records, today())
 
 
 def _repeat(closing: Closing, study: Study, trial: TrialSummary, turn: int, again: MeasureAgain) -> Values | None:
