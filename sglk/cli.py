@@ -9,10 +9,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sglk.errors import SglkError, is_out_of_memory, nearest
 from sglk.interrupt import interruptible
 from sglk.last_words import name_what_crashes
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 COMMANDS = {
     "serve": ("sglk.commands.serve", "start a model behind the OpenAI API"),
@@ -53,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
+    _let_stderr_fail()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names and signs that the terminal's encoding lacks are written as Python writes them on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -96,6 +101,26 @@ def _open_what_is_closed() -> None:
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="backslashreplace"))
+
+
+class _Forgiving(io.FileIO):
+    """A file that takes what it cannot write, and loses it."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Return how many bytes were taken: all, where the system refuses them."""
+        try:
+            written: int = super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+        return written
+
+
+def _let_stderr_fail() -> None:
+    """Go on where a terminal is gone or a disk full: what is told beside must not end a command, nor hide its code."""
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        file = _Forgiving(sys.stderr.fileno(), "w", closefd=False)
+        encoding, errors = sys.stderr.encoding, sys.stderr.errors
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), encoding, errors, line_buffering=True)
 
 
 def _drop_output() -> None:

@@ -172,6 +172,18 @@ def test_a_full_device_is_an_error_of_one_line(words: list[str]) -> None:
     assert result.stderr == "sglk: error: cannot write: No space left on device; make room, or write to another place\n"
 
 
+@pytest.mark.parametrize(("words", "code"), [(["show"], 0), (["serv"], 2), (["show", "foo=1", "--debug"], 2)])
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_cannot_be_told_on_stderr_leaves_the_exit_code(words: list[str], code: int, gone: bool) -> None:
+    master, terminal = pty.openpty()
+    os.close(master)
+    with Path("/dev/full").open("w") as full:
+        told = terminal if gone else full
+        result = subprocess.run([sys.executable, "-m", "sglk", *words], stdout=subprocess.DEVNULL, stderr=told)
+    os.close(terminal)
+    assert result.returncode == code
+
+
 def test_a_terminal_without_width_is_shown_something() -> None:
     master, terminal = pty.openpty()
     env = {**os.environ, "COLUMNS": "0", "TERM": "xterm"}
