@@ -13,7 +13,7 @@ from sglk.models.dummy_tokenizer import dummy_tokenizer
 from sglk.testing.scripted import ScriptedRunner
 
 TOKENIZER = dummy_tokenizer(320)
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0, ignore_eos=True)
 ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -97,6 +97,17 @@ def gated(**runtime: Any) -> Iterator[tuple[Engine, StepGate]]:
             yield engine, gate
         finally:
             gate.open()
+
+
+@contextmanager
+def held(engine: Engine) -> Iterator[None]:
+    """Let what is submitted in the block begin together after it, however slowly it comes."""
+    end = threading.Event()
+    engine._inbox.post(lambda: end.wait(WAIT_S))
+    try:
+        yield
+    finally:
+        end.set()
 
 
 def failing(when: Callable[[int, Batch], bool]) -> ScriptedRunner:

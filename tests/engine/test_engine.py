@@ -19,6 +19,7 @@ from tests.engine.receiving import (
     running,
     submit,
 )
+from tests.waiting import wait_until
 
 
 def test_many_requests_from_many_threads_all_get_their_own_answer() -> None:
@@ -127,10 +128,13 @@ def test_shutdown_drains_and_then_refuses() -> None:
 
 def test_shutdown_aborts_what_does_not_finish_in_time() -> None:
     with gated(max_running_requests=1) as (engine, gate):
-        running_one, queued = submit(engine, "running", "hi", ENDLESS), submit(engine, "queued", "hi", ENDLESS)
+        running_one = submit(engine, "running", "hi", ENDLESS)
         gate.wait_for_step()
+        queued = submit(engine, "queued", "hi", ENDLESS)
         closing = threading.Thread(target=engine.shutdown)
         closing.start()
+        # Behind the second request.
+        wait_until(lambda: engine._inbox._tasks.qsize() == 2)
         gate.allow(1)
 
         assert running_one.wait().reason == "abort"

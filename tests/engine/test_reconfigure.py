@@ -24,6 +24,7 @@ def test_flush_empties_the_cache_only_when_idle() -> None:
         results: list[bool] = []
         flusher = threading.Thread(target=lambda: results.append(engine.flush_cache()))
         flusher.start()
+        wait_until(lambda: engine._inbox._tasks.qsize() == 1)
         gate.allow(1)
         flusher.join(WAIT_S)
         assert results == [False]
@@ -69,6 +70,7 @@ def test_reconfigure_refuses_while_requests_live_unless_forced() -> None:
 
         thread = threading.Thread(target=try_it)
         thread.start()
+        wait_until(lambda: engine._inbox._tasks.qsize() == 1)
         gate.allow(1)
         thread.join(WAIT_S)
         assert [error.status for error in caught if isinstance(error, RequestError)] == [409]
