@@ -10,7 +10,7 @@ import pytest
 from sglk.engine.grammar_compiler import Compiler
 from sglk.engine.messages import Grammar, SamplingParams
 from sglk.errors import RequestError
-from tests.engine.receiving import TOKENIZER, Receiver, submit
+from tests.engine.receiving import TOKENIZER, Receiver, held, submit
 from tests.engine.test_logprobs import PROMPT, tiny_engine
 
 SCHEMA = {
@@ -52,8 +52,9 @@ def test_neighbours_and_retraction_change_nothing() -> None:
     with tiny_engine(
         max_total_tokens=250, page_size=1, chunked_prefill_size=32, schedule_conservativeness=0.01
     ) as engine:
-        guided = [submit(engine, str(seed), PROMPT[seed:], replace(GUIDED, seed=seed)) for seed in range(4)]
-        free = submit(engine, "free", PROMPT[30:], plain)
+        with held(engine):
+            guided = [submit(engine, str(seed), PROMPT[seed:], replace(GUIDED, seed=seed)) for seed in range(4)]
+            free = submit(engine, "free", PROMPT[30:], plain)
         for receiver in (*guided, free):
             receiver.wait()
         assert engine.stats().retractions
@@ -126,17 +127,17 @@ def test_compiling_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> N
 
         def slowly(compiler: Compiler, grammar: Grammar) -> object:
             compiling.set()
-            assert release.wait(20)
+            assert release.wait(120)
             return compile_(compiler, grammar)
 
         monkeypatch.setattr(Compiler, "__call__", slowly)
         guided: list[Receiver] = []
         thread = threading.Thread(target=lambda: guided.append(submit(engine, "slow", PROMPT, GUIDED)))
         thread.start()
-        assert compiling.wait(20)
+        assert compiling.wait(120)
         plain = submit(engine, "plain", PROMPT, SamplingParams(max_new_tokens=4, ignore_eos=True))
         assert plain.wait().reason == "length"
         release.set()
-        thread.join(20)
+        thread.join(120)
         guided[0].wait()
     check(guided[0].text)

@@ -199,6 +199,6 @@ def test_every_row_of_a_dead_device_fails_and_then_the_engine() -> None:
     with running(ScriptedRunner(before_step=dead)) as engine:
         for index in range(MAX_FAILED_STEPS):
             assert submit(engine, str(index), "x").wait().reason == "error"
-        engine._thread.join(20)
+        engine._thread.join(120)
         assert engine.failure is not None
         assert "5 steps failed in a row, the last with RuntimeError: gone" in engine.failure

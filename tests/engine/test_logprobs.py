@@ -15,7 +15,7 @@ from sglk.engine.batch import Batch, RowResult
 from sglk.engine.engine import Engine
 from sglk.engine.messages import LOGPROB_FLOOR, SamplingParams, TokenLogprob
 from sglk.testing.tiny import tiny_config
-from tests.engine.receiving import TOKENIZER, Receiver, submit
+from tests.engine.receiving import TOKENIZER, Receiver, held, submit
 from tests.models.greedy import tiny_runner, transformers_model
 
 CONFIG = tiny_config()
@@ -145,7 +145,8 @@ def test_requests_of_all_kinds_in_one_batch_and_retracted() -> None:
     with tiny_engine(
         max_total_tokens=250, page_size=1, chunked_prefill_size=32, schedule_conservativeness=0.01
     ) as engine:
-        receivers = [submit(engine, str(index), prompts[index], kind) for index, kind in enumerate(kinds)]
+        with held(engine):
+            receivers = [submit(engine, str(index), prompts[index], kind) for index, kind in enumerate(kinds)]
         for receiver in receivers:
             assert receiver.wait().reason == "length"
         assert engine.stats().retractions

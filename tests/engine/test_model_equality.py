@@ -14,7 +14,7 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams
 from sglk.testing.tiny import tiny_config
-from tests.engine.receiving import TOKENIZER, Receiver, submit
+from tests.engine.receiving import TOKENIZER, Receiver, held, submit
 from tests.models.greedy import ARCHITECTURES, oracle, tiny_runner
 
 CONFIG = tiny_config()
@@ -71,7 +71,8 @@ def real_engine(config: dict[str, Any] = CONFIG, **runtime: Any) -> Iterator[Eng
 def test_tokens_equal_those_of_transformers(runtime: dict[str, Any]) -> None:
     with real_engine(**runtime) as engine:
         for repeat in range(2):
-            receivers = [submit(engine, f"{repeat}-{i}", prompt, GREEDY) for i, prompt in enumerate(prompts())]
+            with held(engine):
+                receivers = [submit(engine, f"{repeat}-{i}", prompt, GREEDY) for i, prompt in enumerate(prompts())]
             for receiver in receivers:
                 receiver.wait()
             assert [receiver.token_ids for receiver in receivers] == expected()
@@ -97,7 +98,8 @@ def test_every_family_keeps_its_tokens_through_retraction_and_an_abort(family: s
     with real_engine(ARCHITECTURES[family], **runtime) as engine:
         doomed = submit(engine, "doomed", prompts()[0][:10], replace(GREEDY, max_new_tokens=75))
         doomed.wait_for(lambda: len(doomed.token_ids) > 0)
-        receivers = [submit(engine, str(i), prompt, GREEDY) for i, prompt in enumerate(prompts()[1:7])]
+        with held(engine):
+            receivers = [submit(engine, str(i), prompt, GREEDY) for i, prompt in enumerate(prompts()[1:7])]
         receivers[0].wait_for(lambda: len(receivers[0].token_ids) > 0)
         engine.abort("doomed")
         for receiver in receivers:

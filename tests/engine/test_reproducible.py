@@ -15,7 +15,7 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.engine import Engine
 from sglk.engine.messages import SamplingParams, TokenLogprob
 from sglk.testing.tiny import tiny_config
-from tests.engine.receiving import TOKENIZER, Receiver, submit
+from tests.engine.receiving import TOKENIZER, Receiver, held, submit
 from tests.models.greedy import tiny_runner
 
 pytestmark = pytest.mark.skipif(isinstance(kernels(), str), reason="the kernels cannot be built here")
@@ -121,7 +121,8 @@ def test_tokens_computed_one_by_one_and_again_as_a_prompt_are_the_same(model: st
             expected.append(answer(submit(engine, f"alone {seed}", PROMPTS[1][seed:], replace(long, seed=seed))))
             engine.flush_cache()
         assert engine.stats().retractions == 0
-        together = [submit(engine, str(seed), PROMPTS[1][seed:], replace(long, seed=seed)) for seed in range(4)]
+        with held(engine):
+            together = [submit(engine, str(seed), PROMPTS[1][seed:], replace(long, seed=seed)) for seed in range(4)]
         assert [answer(receiver) for receiver in together] == expected
         assert engine.stats().retractions > 0
 

@@ -14,7 +14,7 @@ import torch
 from sglk.engine.messages import SamplingParams
 from sglk.models.byte_level import EOS_ID
 from sglk.testing.tiny import tiny_config
-from tests.engine.receiving import TOKENIZER, submit
+from tests.engine.receiving import TOKENIZER, held, submit
 from tests.engine.test_model_equality import real_engine
 from tests.models.greedy import transformers_model
 
@@ -96,7 +96,8 @@ def test_every_token_is_the_one_that_the_rules_give() -> None:
     asked = requests(48)
     runtime = {"max_total_tokens": 176, "page_size": 1, "chunked_prefill_size": 32, "schedule_conservativeness": 0.05}
     with real_engine(**runtime) as engine:
-        receivers = [submit(engine, str(index), *one) for index, one in enumerate(asked)]
+        with held(engine):
+            receivers = [submit(engine, str(index), *one) for index, one in enumerate(asked)]
         for receiver in receivers:
             receiver.wait()
         stats = engine.stats()
