@@ -26,7 +26,7 @@ def test_a_client_that_leaves_frees_its_work(served: Served, path: str, body: di
     for connection in connections:
         connection.close()
 
-    served.wait_idle(timeout_s=1.0)
+    served.wait_idle()
     assert served.deployment.bridge.open_requests == 0
     assert served.post("/v1/completions", {"prompt": "y", "max_tokens": 2}).status_code == 200
 
@@ -36,7 +36,7 @@ def test_a_stream_left_in_the_middle_frees_its_work(served: Served) -> None:
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")
 
-    served.wait_idle(timeout_s=1.0)
+    served.wait_idle()
 
 
 def test_only_the_client_that_leaves_is_cut_off(served: Served) -> None:
@@ -44,8 +44,10 @@ def test_only_the_client_that_leaves_is_cut_off(served: Served) -> None:
     alone = served.post("/v1/completions", body).json()["choices"]
     leaving = served.call("/v1/completions", ENDLESS)
     wait_until(lambda: served.deployment.fleet.first.stats().running_requests == 1)
+    before = served.samples()["sglk_requests_received_total"]
     staying = served.call("/v1/completions", body)
-    wait_until(lambda: served.deployment.bridge.open_requests == 2)
+    # However soon it may be over.
+    wait_until(lambda: served.samples()["sglk_requests_received_total"] == before + 1)
     leaving.close()
 
     choices = json.loads(staying.getresponse().read())["choices"]

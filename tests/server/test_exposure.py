@@ -102,12 +102,12 @@ def test_it_is_served_over_tls_and_its_traffic_moved(tmp_path: Path) -> None:
         url = process.wait_ready()
         assert url.startswith("https://127.0.0.1:")
         trusting = ssl.create_default_context(cafile=cert)
-        with httpx.Client(base_url=url, verify=trusting, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=url, verify=trusting, timeout=120, trust_env=False) as client:
             assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
         with pytest.raises(httpx.ConnectError, match="certificate"):
-            httpx.get(f"{url}/health", trust_env=False)
+            httpx.get(f"{url}/health", timeout=120, trust_env=False)
         with pytest.raises(httpx.HTTPError):
-            httpx.get(f"{url.replace('https', 'http')}/health", trust_env=False)
+            httpx.get(f"{url.replace('https', 'http')}/health", timeout=120, trust_env=False)
         traffic = [sys.executable, "-m", "sglk", "traffic", "show", "--url", url]
         assert b"--cacert FILE trusts" in subprocess.run(traffic, capture_output=True, check=False).stderr
         plain = [*traffic[:-1], url.replace("https", "http")]
@@ -122,15 +122,16 @@ def test_it_is_served_over_tls_and_its_traffic_moved(tmp_path: Path) -> None:
 
 
 def test_a_request_may_not_take_for_ever() -> None:
-    with serving(patient_runner(), server={"request_timeout_s": 0.2}) as served:
+    with serving(patient_runner(), server={"request_timeout_s": 1.0}) as served:
         error = error_of(served.post("/v1/completions", ENDLESS), 504)
         assert error["code"] == "request_timeout"
-        assert "within 0.2 s (server.request_timeout_s)" in error["message"]
+        assert "within 1 s (server.request_timeout_s)" in error["message"]
         for path, body in (("/v1/completions", ENDLESS), ("/generate", NATIVE_ENDLESS)):
             lines = [line for line in served.post(path, {**body, "stream": True}).text.split("\n\n") if line]
             assert '"code":"request_timeout"' in lines[-1]
             assert len(lines) > 1
         served.wait_idle()
+        wait_until(lambda: served.samples()["sglk_requests_in_flight"] == 0)
         samples = served.samples()
         assert samples["sglk_requests_failed_total"] == samples["sglk_requests_received_total"] == 3
         assert served.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
@@ -139,7 +140,7 @@ def test_a_request_may_not_take_for_ever() -> None:
 @pytest.mark.parametrize("head", [b"GET /health?" + b"q" * 300_000, b"GET /health HTTP/1.1\r\nx-y: " + b"s" * 300_000])
 def test_a_head_of_megabytes_is_refused(served: Served, head: bytes) -> None:
     host, _, port = served.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         with contextlib.suppress(ConnectionError):  # it is closed while we still send
             connection.sendall(head)
         with contextlib.suppress(ConnectionResetError):

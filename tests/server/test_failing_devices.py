@@ -34,6 +34,14 @@ class Trouble:
     """What is wrong with the devices of this module's plugins."""
 
     now: Callable[[Any], None] | None = None
+    after: int = 0
+    """How often it does not strike yet."""
+
+    def strike(self, where: Any) -> None:
+        if self.now is not None and self.after > 0:
+            self.after -= 1
+        elif self.now is not None:
+            self.now(where)
 
 
 TROUBLE = Trouble()
@@ -66,8 +74,7 @@ class SickBackend(CpuBackend):
 
         def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
             result = reference.silu_and_mul.reference(x)
-            if TROUBLE.now is not None:
-                TROUBLE.now(result)
+            TROUBLE.strike(result)
             return result
 
         self.ops.register(reference.silu_and_mul, "sick", silu_and_mul)
@@ -80,8 +87,7 @@ class SickSim(SimBackend):
     api_version = 1
 
     def execute_runnable(self, runnable: Callable[[], T]) -> T:
-        if TROUBLE.now is not None:
-            TROUBLE.now(self)
+        TROUBLE.strike(self)
         return super().execute_runnable(runnable)
 
 
@@ -131,7 +137,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
             yield running
 
     yield serve
-    TROUBLE.now = None
+    TROUBLE.now, TROUBLE.after = None, 0
 
 
 def ask(served: Served, tokens: int = 4) -> str:
@@ -165,10 +171,10 @@ def test_a_group_in_trouble_is_left_told_of_started_again_and_probed(
         # A stream that has begun ends with the error, and with nothing of the other group.
         running.client.patch("/admin/groups/weights", json={"sick": 1, "well": 0})
         body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
+        TROUBLE.after, TROUBLE.now = 20, trouble
         with running.client.stream("POST", "/v1/completions", json=body) as response:
             lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
             assert json.loads(next(lines))["choices"]
-            TROUBLE.now = trouble
             *_, last = lines
         error = json.loads(last)["error"]
         assert (error["code"], error["type"]) == ("engine_error", "server_error")
@@ -178,6 +184,7 @@ def test_a_group_in_trouble_is_left_told_of_started_again_and_probed(
         # What has not begun is answered by the other group, and the breaker opens.
         wait_until(lambda: bool(ask(running)) and opened(running))
         assert told in (replica_of(running)["last_error"] or "")
+        wait_until(lambda: running.deployment.counters.counts()["in_flight"] == 0)
         counted = running.deployment.counters.counts()
         assert counted["failed"] == 1
         assert counted["received"] == counted["completed"] + 1

@@ -24,6 +24,7 @@ def test_a_group_that_hangs_holds_up_no_route(monkeypatch: pytest.MonkeyPatch) -
         error_of(served.post("/admin/runtime", {"max_running_requests": 3}), 503)
         for path in ("/health", "/metrics", "/server_info", "/get_load", "/admin/groups", "/admin/runtime"):
             assert served.get(path).status_code == 200
+        monkeypatch.undo()
         gate.set()
         assert connection.getresponse().status == 200
         connection.close()

@@ -134,7 +134,7 @@ def failing_after(tokens: int, held: threading.Event | None = None) -> ScriptedR
 
     def check(step: int, batch: Batch) -> None:
         if held is not None:
-            held.wait(20)
+            held.wait(120)
         if any(row.num_generated >= tokens for row in batch.rows):
             raise RuntimeError("device on fire")
 
@@ -161,10 +161,11 @@ def test_what_an_engine_says_of_several_requests_names_them_all(lines: Lines) ->
         threads = [threading.Thread(target=ask, args=(served, name)) for name in names]
         for thread in threads:
             thread.start()
-        wait_until(lambda: served.deployment.fleet.router.open_requests == len(names))
+        engine = served.deployment.fleet.first
+        wait_until(lambda: engine.stats().running_requests + engine._inbox._tasks.qsize() == len(names))
         held.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
     (several,) = (line for line in lines.every if len(line.get("request_ids", ())) == len(names))  # type: ignore[arg-type]
     assert set(several["request_ids"]) == set(names)  # type: ignore[call-overload]
     assert several["message"] == f"a step of {len(names)} rows failed"

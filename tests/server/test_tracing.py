@@ -180,7 +180,7 @@ def test_what_another_group_took_over_says_from_whom_and_queued_there_meanwhile(
         told = root.attributes or {}
         assert (told["sglk.replica"], told["sglk.moved_from"], told["sglk.outcome"]) == ("b/0", "a/0", "completed")
         assert queue.end_time - queue.start_time >= 0.2e9  # type: ignore[operator]
-        assert prefill.end_time - prefill.start_time < queue.end_time - queue.start_time  # type: ignore[operator]
+        assert prefill.start_time >= queue.end_time  # type: ignore[operator]
         samples = [
             each for each in served.get("/metrics").text.splitlines() if each.startswith("sglk_queue_time_seconds_sum")
         ]
@@ -197,7 +197,7 @@ def test_a_collector_that_is_away_costs_no_request_and_not_the_end(monkeypatch: 
     began = time.monotonic()
     with tracing_to(url, MODEL) as on_end, serving(on_end=on_end) as served:
         assert served.post("/v1/completions", BODY).status_code == 200
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 def test_without_an_endpoint_nothing_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
