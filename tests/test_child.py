@@ -24,14 +24,14 @@ def family_pids(log: Path) -> list[int]:
     return [int(word) for word in log.read_text().split() if word.isdigit()]
 
 
-def start(command: str, log: Path, grace_s: float = 5.0) -> ChildProcess:
+def start(command: str, log: Path, grace_s: float = 60.0) -> ChildProcess:
     return ChildProcess(["sh", "-c", command], log=log, label="engine", grace_s=grace_s)
 
 
 def test_stop_ends_the_whole_family(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with start(FAMILY, log) as child:
-        child.wait_for_line(READY, timeout_s=10)
+        child.wait_for_line(READY, timeout_s=120)
         pids = family_pids(log)
         assert len(pids) == 3
         assert all(is_alive(pid) for pid in pids)
@@ -48,13 +48,13 @@ def test_a_command_without_room_for_its_log_is_not_started(tmp_path: Path) -> No
 
 def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
     with start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path / "log", grace_s=0.2) as child:
-        child.wait_for_line(READY, timeout_s=10)
+        child.wait_for_line(READY, timeout_s=120)
     assert child.returncode == -signal.SIGKILL
 
 
 def test_stop_waits_for_an_orderly_end(tmp_path: Path) -> None:
     with start("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done", tmp_path / "log") as child:
-        child.wait_for_line(READY, timeout_s=10)
+        child.wait_for_line(READY, timeout_s=120)
     assert child.returncode == 0
     assert child.tail(1) == ["bye"]
 
@@ -63,7 +63,7 @@ def test_the_command_ends_its_workers_in_its_own_order(tmp_path: Path) -> None:
     worker = f"(trap 'echo crashed' TERM; until [ -e {tmp_path}/over ]; do sleep 0.02; done; echo orderly) &"
     command = f"{worker} trap 'touch {tmp_path}/over; wait; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
     with start(command, tmp_path / "log") as child:
-        child.wait_for_line(READY, timeout_s=10)
+        child.wait_for_line(READY, timeout_s=120)
     assert (child.returncode, child.tail(1)) == (0, ["orderly"])
     assert "crashed" not in child.tail()
 
@@ -73,7 +73,7 @@ def test_early_exit_is_reported_with_code_and_last_words(tmp_path: Path) -> None
         start("echo loading; echo 'out of memory'; exit 7", tmp_path / "log") as child,
         pytest.raises(RunError, match=r"engine exited with code 7: out of memory \(log: .*log\)"),
     ):
-        child.wait_until(lambda: False, timeout_s=10)
+        child.wait_until(lambda: False, timeout_s=120)
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,19 @@ def test_of_crashes_only_the_last_one_since_it_was_ready_is_the_reason(tmp_path:
 
 def test_death_by_signal_is_named(tmp_path: Path) -> None:
     with start("kill -SEGV $$", tmp_path / "log") as child, pytest.raises(RunError, match="was killed by SIGSEGV"):
-        child.wait_until(lambda: False, timeout_s=10)
+        child.wait_until(lambda: False, timeout_s=120)
 
 
 def test_a_signal_without_a_name_is_told_by_its_number(tmp_path: Path) -> None:
     with start("kill -35 $$", tmp_path / "log") as child, pytest.raises(RunError, match="was killed by signal 35"):
-        child.wait_until(lambda: False, timeout_s=10)
+        child.wait_until(lambda: False, timeout_s=120)
 
 
 def test_a_hanging_start_times_out(tmp_path: Path) -> None:
-    with (
-        start("echo loading weights; sleep 600", tmp_path / "log") as child,
-        pytest.raises(RunError, match=r"not ready within 1 s; its last words: loading weights"),
-    ):
-        child.wait_until(lambda: False, timeout_s=1.0)
+    with start("echo loading weights; sleep 600", tmp_path / "log") as child:
+        child.wait_for_line(re.compile("loading weights\n"), timeout_s=120)
+        with pytest.raises(RunError, match=r"not ready within 0.1 s; its last words: loading weights"):
+            child.wait_until(lambda: False, timeout_s=0.1)
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
         ChildProcess(["/no/such/engine"], log=tmp_path / "log", label="engine") as child,
         pytest.raises(RunError, match=r"exited with code 127: cannot run '/no/such/engine'"),
     ):
-        child.wait_until(lambda: False, timeout_s=10)
+        child.wait_until(lambda: False, timeout_s=120)
 
 
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
@@ -127,13 +126,14 @@ def test_nothing_outlives_an_owner_that_dies(tmp_path: Path, signum: signal.Sign
     folder = tmp_path / "folder"
     log = folder / "log"
     script = f"""
-import pathlib, re, signal
+import pathlib, re, time
 from sglk.child import ChildProcess
 folder = pathlib.Path({str(folder)!r})
-child = ChildProcess(["sh", "-c", {FAMILY!r}], log=folder / "log", label="engine", grace_s=5, folder=folder)
-child.wait_for_line(re.compile("^ready$", re.M), timeout_s=10)
+child = ChildProcess(["sh", "-c", {FAMILY!r}], log=folder / "log", label="engine", grace_s=60, folder=folder)
+child.wait_for_line(re.compile("^ready$", re.M), timeout_s=120)
 print("ready", flush=True)
-signal.pause()
+while True:
+    time.sleep(0.01)
 """
     owner = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -144,7 +144,7 @@ signal.pause()
         pids = family_pids(log)
         assert len(pids) == 3
         owner.send_signal(signum)
-        owner.wait(20)
+        owner.wait(120)
     wait_until(lambda: not any(is_alive(pid) for pid in pids))
     if signum == signal.SIGINT:
         assert folder.exists(), "an owner that ends by itself removes its own folders"
@@ -161,10 +161,10 @@ def test_the_end_of_the_starting_thread_does_not_end_the_child(tmp_path: Path) -
     thread.start()
     thread.join()
     with children[0] as child:
-        child.wait_for_line(re.compile(r"\d+"), timeout_s=10)
+        child.wait_for_line(re.compile(r"\d+"), timeout_s=120)
         os.kill(family_pids(log)[0], signal.SIGUSR1)
         with pytest.raises(RunError, match="exited with code 3"):
-            child.wait_until(lambda: False, timeout_s=10)
+            child.wait_until(lambda: False, timeout_s=120)
 
 
 def test_environment_and_interrupts_of_the_command_are_its_own(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_probe_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         with HTTPServer(("127.0.0.1", 0), Healthy) as server:
             Thread(target=server.serve_forever, daemon=True).start()
             url = f"http://127.0.0.1:{server.server_port}"
-            assert http_ok(f"{url}/health")
-            assert not http_ok(f"{url}/elsewhere")
+            assert http_ok(f"{url}/health", timeout_s=120)
+            assert not http_ok(f"{url}/elsewhere", timeout_s=120)
             server.shutdown()
         assert not http_ok(url)
 

@@ -1,7 +1,9 @@
 import json
 import os
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,7 +120,7 @@ server.serve_forever()
 """
 
 
-def launch(monkeypatch: pytest.MonkeyPatch, log: Path, trouble: str = "", timeout_s: float = 20.0) -> LaunchedServer:
+def launch(monkeypatch: pytest.MonkeyPatch, log: Path, trouble: str = "", timeout_s: float = 120.0) -> LaunchedServer:
     command = [sys.executable, "-c", SERVER.format(trouble=trouble)]
     monkeypatch.setattr(target_module, "serve_command", lambda overrides, config_dir: command)
     return LaunchedServer([], log=log, timeout_s=timeout_s)
@@ -161,10 +163,14 @@ def test_a_server_that_refuses_what_it_was_given_is_no_failed_run(
 
 
 def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trouble = "print(os.getpid(), flush=True); time.sleep(600)"
+    log = tmp_path / "log"
+    # The time is over as soon as the server has told its pid.
+    clock = SimpleNamespace(monotonic=lambda: 9.0 if "pid" in log.read_text() else 0.0)
+    monkeypatch.setattr("sglk.child.time", clock)
+    trouble = "print(f'{os.getpid()} is my pid', flush=True); time.sleep(600)"
     with pytest.raises(RunError, match=r"the server was not ready within 2 s"):
-        launch(monkeypatch, tmp_path / "log", trouble, timeout_s=2.0)
-    pid = int((tmp_path / "log").read_text().split()[-1])
+        launch(monkeypatch, log, trouble, timeout_s=2.0)
+    pid = int(re.search(r"(\d+) is my pid", log.read_text())[1])  # type: ignore[index]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -132,13 +132,16 @@ def test_a_full_disk_before_the_first_trial_is_one_line(lab: Lab, capsys: pytest
 
 def test_a_reader_who_has_gone_interrupts_a_study(lab: Lab) -> None:
     points = {WINDOW: [4, 8, 16, 32]}
-    with lab.start(points) as study:
+    # It cannot be over before the reader is gone.
+    lab.script({"when": {"max_running_requests": 32}, "do": "hang"})
+    with lab.start(points, "study.trial_timeout_s=10") as study:
         assert study.stdout is not None
         study.stdout.readline()
         study.stdout.close()
-        assert study.wait(60) == 141
+        assert study.wait(120) == 141
     assert lab.summary["status"] == "interrupted"
-    assert lab.tune(points) == 0
+    lab.script()
+    assert lab.tune(points, "study.trial_timeout_s=10") == 0
     assert lab.summary["status"] == "finished"
 
 
