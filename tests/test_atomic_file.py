@@ -36,7 +36,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
     reader.start()
     write_text(pipe, "text")
-    reader.join(20)
+    reader.join(120)
     assert got == ["text"]
     assert pipe.is_fifo()
 

@@ -112,5 +112,5 @@ def test_a_terminal_that_is_closed_leaves_time_to_clear_up() -> None:
         assert screen.readline() == b"waiting\r\n"
 
     assert os.read(ours, 100) == b"cleared"
-    assert child.wait(60) == 130
+    assert child.wait(120) == 130
     os.close(ours)

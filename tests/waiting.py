@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0, what: str = "the condition") -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 120.0, what: str = "the condition") -> None:
     """Return once `condition` holds; fail after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -78,7 +78,7 @@ def served(python: Path, folder: Path, experts: int) -> Iterator[tuple[httpx.Cli
     log = folder / "log"
     with ChildProcess(command, log=log, label="sglk serve", env={"PYTHONPATH": ""}) as child:
         facts = json.loads(child.wait_for_line(READY_LINE, timeout_s=120)[1])
-        with httpx.Client(base_url=facts["url"], timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=facts["url"], timeout=120, trust_env=False) as client:
             yield client, log
 
 

@@ -22,7 +22,7 @@ def test_a_step_that_loses_the_runner_is_not_tried_again() -> None:
         receivers = [submit(engine, str(index), "hi") for index in range(3)]
         gate.set()
         assert {receiver.wait().message for receiver in receivers} == {"the engine died: rank 3 is gone"}
-        engine._thread.join(20)
+        engine._thread.join(120)
         assert len(runner.batches) == 1
     assert runner.closed
 
@@ -32,7 +32,7 @@ def test_an_idle_engine_hears_of_the_loss() -> None:
     with running(runner) as engine:
         assert engine.is_alive
         runner.lose("rank 1 was killed")
-        engine._thread.join(20)
+        engine._thread.join(120)
         assert engine.failure == "the engine died: rank 1 was killed"
         with pytest.raises(RequestError, match="the engine died: rank 1 was killed"):
             submit(engine, "late", "hi")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,9 +182,12 @@ def test_the_pool_is_replaced_on_all_ranks(engine: Engine) -> None:
 
 
 def children(pid: int) -> list[int]:
-    return [
-        int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
-    ]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def ranks_of(engine: Engine) -> list[int]:
@@ -196,7 +199,7 @@ def ranks_of(engine: Engine) -> list[int]:
 
 def dead(engine: Engine) -> str:
     """Return why the engine died, when it has."""
-    engine._thread.join(20)
+    engine._thread.join(120)
     assert not engine.is_alive
     assert engine.failure is not None
     return engine.failure
@@ -232,7 +235,7 @@ def test_a_rank_that_ends_while_it_loads_is_told_with_how(model: Path, tmp_path:
         wait_until(lambda: bool(children(follower._child.pid)))
         os.kill(children(follower._child.pid)[0], signal.SIGKILL)
         with pytest.raises(RunnerLost, match=r"^rank 1 was killed by SIGKILL: it printed nothing$"):
-            follower.receive(20)
+            follower.receive(120)
     finally:
         follower.stop()
 
@@ -243,18 +246,18 @@ def test_a_rank_that_is_asked_after_its_end_is_lost_though_its_log_is_gone(tmp_p
     follower.stop()
     shutil.rmtree(folder)
     with pytest.raises(RunnerLost, match=r"^rank 1 closed its connection$"):
-        follower.receive(20)
+        follower.receive(120)
     assert follower.end() == ("rank 1 has ended", [])
 
 
 def test_a_rank_that_hangs_is_named_before_its_step_counts_as_hung_and_ends(model: Path) -> None:
-    with started(model, "router.step_timeout_s=3", tp_size=2) as engine:
+    with started(model, "router.step_timeout_s=8", tp_size=2) as engine:
         (rank,) = ranks_of(engine)
         receiver = submit(engine, "endless", [1], ENDLESS)
         receiver.wait_for(lambda: bool(receiver.outputs))
         os.kill(rank, signal.SIGSTOP)
         assert dead(engine) == (
-            "the engine died: rank 1 has not answered for 2.7 s; should steps take that long, raise "
+            "the engine died: rank 1 has not answered for 7.2 s; should steps take that long, raise "
             "router.step_timeout_s"
         )
         assert receiver.wait().message == engine.failure
@@ -286,7 +289,7 @@ def test_no_rank_outlives_the_process_of_the_engine(model: Path, tmp_path: Path,
         if end == "kill":
             owner.kill()
         owner.stdin.close()
-        owner.wait(30)
+        owner.wait(120)
     wait_until(lambda: not is_alive(rank))
 
 
@@ -304,8 +307,8 @@ def test_shutdown_ends_the_ranks(model: Path) -> None:
 
 
 def test_a_model_that_cannot_be_split_or_read_is_refused_and_nothing_stays(tmp_path: Path) -> None:
-    before = children(os.getpid())
+    before = set(children(os.getpid()))
     folder = write_tiny_model(tmp_path, num_attention_heads=6, num_key_value_heads=3, hidden_size=96)
     with pytest.raises(ConfigError, match=r"tp_size=2 does not split the 6 attention heads, 3 .*; allowed: 1"):
         Engine.from_config(compose("serve", [f"model={folder}", "runtime.tp_size=2"]).config)
-    assert children(os.getpid()) == before
+    assert set(children(os.getpid())) <= before

@@ -21,7 +21,7 @@ def answers(quantization: str | None, dtype: str, tp_size: int) -> list[Completi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("quantization", "dtype"), [("w8a8", "fp32"), (None, "bf16")])
 def test_three_ranks_answer_as_one_to_the_last_bit(quantization: str | None, dtype: str) -> None:
     alone, ranks = (answers(quantization, dtype, tp_size) for tp_size in (1, 3))

@@ -143,7 +143,7 @@ def test_an_interrupted_calibration_leaves_no_file(model: Path, number: signal.S
     assert not Path("calibration").exists()
 
 
-CPU = ("chip=cpu", *SMALL, "runtime.max_running_requests=2", "calibrate.longest_step_s=0.01")
+CPU = ("chip=cpu", *SMALL, "runtime.max_running_requests=2")
 
 
 def test_what_ends_while_it_serves_costs_no_older_calibration(

@@ -66,7 +66,7 @@ class Page:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._orders, json.dumps(message).encode() + b"\0")
-        wait_until(lambda: number in self._answers, timeout_s=30)
+        wait_until(lambda: number in self._answers, timeout_s=120)
         answer = self._answers.pop(number)
         assert "error" not in answer, answer
         return answer["result"]
@@ -81,7 +81,7 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, script: str, timeout_s: float = 20.0) -> None:
+    def wait(self, script: str, timeout_s: float = 120.0) -> None:
         """Wait until a JavaScript expression is true."""
         wait_until(lambda: bool(self.look(script)), timeout_s)
 
@@ -100,7 +100,7 @@ class Page:
     def close(self) -> None:
         """Let the browser end, and wait for its last words."""
         os.close(self._orders)
-        self._listener.join(20)
+        self._listener.join(120)
         self._replies.close()
 
     def _listen(self) -> None:

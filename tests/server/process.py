@@ -31,7 +31,7 @@ class Process:
 
     def wait_ready(self) -> str:
         """Wait for the line to parent processes and return its URL."""
-        wait_until(lambda: READY in self.text() or self.child.poll() is not None, timeout_s=90)
+        wait_until(lambda: READY in self.text() or self.child.poll() is not None, timeout_s=240)
         lines = [line for line in self.text().splitlines() if line.startswith(READY)]
         assert lines, self.text()
         url: str = json.loads(lines[0].removeprefix(READY))["url"]

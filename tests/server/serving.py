@@ -114,12 +114,12 @@ def serving_deployment(deployment: Deployment, on_end: OnEnd | None = None) -> I
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         wait_until(lambda: server.started)
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client, contextlib.ExitStack() as calls:
+        with httpx.Client(base_url=url, timeout=120, trust_env=False) as client, contextlib.ExitStack() as calls:
             yield Served(url, deployment, client, calls)
     finally:
         server.should_exit = True
         deployment.bridge.abort_all()
-        thread.join(30)
+        thread.join(120)
         deployment.fleet.shutdown()
         listener.close()
 
@@ -155,7 +155,7 @@ class Served:
 
     def call(self, path: str, body: dict[str, Any], **headers: str) -> HTTPConnection:
         """Send a POST and return the connection, without waiting for an answer; it is closed with the server."""
-        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=120)
         self._calls.callback(connection.close)
         connection.request("POST", path, json.dumps(body), headers)
         return connection
@@ -181,7 +181,7 @@ class Served:
             sample.name: sample.value for family in families for sample in family.samples if "le" not in sample.labels
         }
 
-    def wait_idle(self, timeout_s: float = 20.0) -> None:
+    def wait_idle(self, timeout_s: float = 120.0) -> None:
         """Wait until nothing runs, waits or holds KV."""
         stats = self.deployment.fleet.first.stats
         wait_until(

@@ -107,7 +107,7 @@ def real(config: PlanConfig, requests: Arrivals) -> TimedRunner:
     timed.on_time = let_in
     let_in()
     engine.start()
-    assert done.wait(60)
+    assert done.wait(120)
     engine.shutdown()
     return timed
 

@@ -135,7 +135,7 @@ class Served:
         """Let the engine's thread serve all that is due or will be."""
         self.clock.until_something_happens(lambda: bool(self.live))
         self.engine.start()
-        assert self.done.wait(60)
+        assert self.done.wait(120)
 
     def submit(self, request: GenerateRequest, on_output: Callable[[Output], None]) -> None:
         self.times[request.request_id] = TokenTimes()

@@ -18,7 +18,7 @@ SMALL = (
     "workload.concurrency=2",
     "bench.progress=false",
     "study.name=s",
-    "study.start_timeout_s=20",
+    "study.start_timeout_s=120",
 )
 """A measurement that takes some hundredths of a second."""
 

@@ -16,12 +16,12 @@ def test_engine_failures_are_failed_trials_and_the_rest_runs(lab: Lab) -> None:
         {"when": {"max_running_requests": 5}, "do": "refuse"},
         {"when": {"max_running_requests": 1}, "do": "refuse_setting"},
     )
-    assert lab.tune({WINDOW: [1, 2, 3, 4, 5, 7]}, "study.trial_timeout_s=2") == 0
+    assert lab.tune({WINDOW: [1, 2, 3, 4, 5, 7]}, "study.trial_timeout_s=6") == 0
     failed = {trial["params"][WINDOW]: trial for trial in lab.trials("FAIL")}
     assert sorted(failed) == [1, 2, 3, 4, 5]
     assert "exited with code 3: RuntimeError: device out of memory" in failed[2]["reason"]
     assert "killed by SIGKILL: it printed nothing after it was ready" in failed[3]["reason"]
-    assert "study.trial_timeout_s=2" in failed[4]["reason"]
+    assert "study.trial_timeout_s=6" in failed[4]["reason"]
     assert "2 of 2 requests failed" in failed[5]["reason"]
     assert "overloaded" in failed[5]["reason"]
     assert "the KV pool does not fit" in failed[1]["reason"]

@@ -20,10 +20,10 @@ def reached(lab: Lab, setting: dict[str, Any]) -> bool:
 def test_a_killed_study_goes_on_exactly_where_it_was(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.script({"when": SIXTH, "do": "hang"})
     tuner = lab.start(TWELVE)
-    wait_until(lambda: reached(lab, SIXTH), 60.0)
+    wait_until(lambda: reached(lab, SIXTH))
     tuner.kill()
     tuner.communicate()
-    wait_until(lambda: not lab.engine_pids(), 30.0)
+    wait_until(lambda: not lab.engine_pids())
     assert len(lab.trials("COMPLETE")) == 5
 
     lab.script()
@@ -46,14 +46,14 @@ def test_an_interrupted_study_closes_its_trial_and_can_be_resumed(
     space = {WINDOW: [4, 8]}
     lab.script({"when": {"max_running_requests": 8}, "do": "hang"})
     tuner = lab.start(space)
-    wait_until(lambda: reached(lab, {"max_running_requests": 8}), 60.0)
+    wait_until(lambda: reached(lab, {"max_running_requests": 8}))
 
     # Meanwhile nobody else may run this study.
     assert lab.tune(space) == 1
     assert f"in use by process {tuner.pid}" in capsys.readouterr().err
 
     tuner.send_signal(signum)
-    output, _ = tuner.communicate(timeout=30)
+    output, _ = tuner.communicate(timeout=120)
     assert tuner.returncode == 130
     assert "interrupted after 2 of 3 settings" in output
     assert "Traceback" not in output

@@ -26,9 +26,9 @@ def stand_in(folder: Path, name: str, port: int | None = None, **orders: str) ->
     command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), "--served-model-name", "m"]
     with ChildProcess(command, log=folder / f"{name}.log", label=name, env=environment) as child:
         url = f"http://127.0.0.1:{port}"
-        child.wait_until(lambda: http_ok(f"{url}/health"), timeout_s=30)
+        child.wait_until(lambda: http_ok(f"{url}/health"), timeout_s=120)
         yield url
 
 
 def client(url: str) -> httpx.Client:
-    return httpx.Client(base_url=url, trust_env=False, timeout=30)
+    return httpx.Client(base_url=url, trust_env=False, timeout=120)

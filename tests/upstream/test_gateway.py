@@ -44,7 +44,7 @@ def other(folder: Path) -> Iterator[str]:
 
 def gateway(folder: Path, name: str, *words: str) -> LaunchedServer:
     given = [*words, "server.served_model_name=m", "profiles=none"]
-    return LaunchedServer(given, log=folder / f"{name}.log", timeout_s=60)
+    return LaunchedServer(given, log=folder / f"{name}.log", timeout_s=240)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def several(folder: Path, gpu: str, other: str, bad: str, odd: tuple[str, list[b
     keyed = f"{{name: gpu, url: '{gpu}', weight: 80, api_key_file: '{folder / 'key'}'}}"
     more = f"{{name: other, url: '{other}/v1', weight: 20}}, {{name: bad, url: '{bad}', weight: 0}}"
     more += f", {{name: odd, url: '{odd[0]}', weight: 0}}"
-    limits = ("router.step_timeout_s=1", "router.breaker_failures=100")
+    limits = ("router.step_timeout_s=6", "router.breaker_failures=100")
     with gateway(folder, "several", f"groups=[{keyed}, {more}, {GONE}]", *limits) as server, client(server.url) as http:
         yield http
 
@@ -123,7 +123,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_and_without_done(several: h
     text = ask(several, f"{order} it", stream=True).text
     assert "[DONE]" not in text
     assert '"type":"server_error"' in text.splitlines()[-2]
-    told = {"cut": "ended its stream before it was complete", "stall": "its stream has said nothing for 1"}
+    told = {"cut": "ended its stream before it was complete", "stall": "its stream has said nothing for 6"}
     assert told[order] in text
 
 

@@ -253,7 +253,7 @@ def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monke
     os.write(sink, b"IndexError: of which it ends\n")
     wait_until(lambda: relay.said == ["IndexError: of which it ends"], 60, "it is heard")
     os.close(sink)
-    relay.join(10)
+    relay.join(120)
 
 
 def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,7 +268,7 @@ def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pyte
             wait_until(lambda line=line: log.exists() and line in log.read_bytes(), 60, "a line is in the log")
         os.write(sink, b"  0%\r 50%\r100%\nno end of line")
         os.close(sink)
-        relay.join(10)
+        relay.join(120)
     assert caplog.messages[0].startswith("a/0 | line 0, x")
     assert caplog.messages[-2:] == ["a/0 | 100%", "a/0 | no end of line"]
     assert log.read_bytes().endswith(b"no end of line")

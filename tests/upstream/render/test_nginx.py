@@ -90,8 +90,8 @@ def entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[httpx.
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         stack.callback(process.wait)
         stack.callback(process.terminate)
-        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False))
-        deadline = time.monotonic() + 20
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120))
+        deadline = time.monotonic() + 120
         while True:
             try:
                 client.get("/health")
