@@ -1,4 +1,4 @@
-"""How properties are tried (the same examples every time under CI, new ones elsewhere), and on how many threads."""
+"""How properties are tried (by the same examples every time, or by new ones), and on how many threads."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tiny models gain nothing from a second thread, and tests run servers beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,9 +16,11 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("developer", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "developer")
+# How long it takes says something of the machine alone.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", patient, derandomize=True)
+settings.register_profile("new", patient)  # pytest --hypothesis-profile=new
+settings.load_profile("same")
 
 
 @pytest.fixture
