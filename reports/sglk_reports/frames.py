@@ -133,7 +133,7 @@ def _record_facts(record: Record) -> dict[str, Any]:
     lost = f"{counts.failed} of {counts.requests} requests failed, {counts.timeout} timed out"
     return {
         "state": MEASURED_STATE if record.valid else "INVALID",
-        "reason": None if record.valid else lost,
+        "reason": None if record.valid else record.broken_off or lost,
         "kind": record.kind,
         "created": record.created,
         "chip": record.chip,

@@ -20,11 +20,8 @@ OnDone = Callable[[RequestRecord], None]
 
 async def drive(
     client: Client, workload: WorkloadConfig, conversations: Sequence[Conversation], phase: Phase, on_done: OnDone
-) -> list[RequestRecord]:
-    """Send every request of `conversations` and return their records in order.
-
-    `on_done` is called with each record as it is complete.
-    """
+) -> None:
+    """Send every request of `conversations`; `on_done` gets the record of each as it is complete."""
     run = _Run(client, phase, on_done)
     if workload.arrival != "closed" and phase == "measured":
         await run.open_loop(numbered(conversations), arrival_times(workload, conversations), workload.concurrency)
@@ -32,7 +29,6 @@ async def drive(
         # An open loop need not say how many at a time.
         at_a_time = workload.concurrency or len(conversations)
         await run.closed_loop(numbered(conversations), min(at_a_time, len(conversations)))
-    return sorted(run.records, key=lambda record: record.index)
 
 
 class _Run:
@@ -43,7 +39,6 @@ class _Run:
         self._phase = phase
         self._on_done = on_done
         self._started_at = clock()
-        self.records: list[RequestRecord] = []
 
     async def closed_loop(self, conversations: Iterator[Numbered], concurrency: int) -> None:
         async def worker() -> None:
@@ -102,18 +97,14 @@ class _Run:
             error=exchange.error,
             asked_tokens=turn.output_len,
         )
-        self._add(record)
+        self._on_done(record)
         return record
 
     def _give_up(self, index: int, failed: int, turns: int) -> None:
         """Count the turns after a failed one as failed: without its answer they cannot be asked."""
         for place in range(failed + 1, turns):
             error = f"not sent: turn {failed + 1} of the conversation failed"
-            self._add(RequestRecord(index + place, self._phase, "failed", error=error))
-
-    def _add(self, record: RequestRecord) -> None:
-        self.records.append(record)
-        self._on_done(record)
+            self._on_done(RequestRecord(index + place, self._phase, "failed", error=error))
 
 
 def _extended(prompt: Prompt, turn: Turn) -> Prompt:

@@ -205,13 +205,15 @@ class Record:
     duration_s: float
     """From the first intended send to the end of the last request."""
     valid: bool
-    """Something completed, and no more failed than `load.max_failure_rate` allows."""
+    """Something completed, no more failed than `load.max_failure_rate` allows, and the run came to its end."""
     summary: dict[str, float | None]
     engine_stats: dict[str, float] = field(default_factory=dict)
     """What the engine's counters grew by during the run."""
     warnings: list[str] = field(default_factory=list)
     simulated_groups: list[GroupRecord] | None = None
     """Of a run on the virtual clock, each device group; null = a server answered."""
+    broken_off: str | None = None
+    """Why the run ended before its end, such as an interruption; its figures are those of what had been answered."""
     requests: list[RequestRecord] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 

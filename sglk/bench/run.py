@@ -50,6 +50,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+OnBreak = Callable[[Record], None]
 
 
 def measure(
@@ -62,15 +63,23 @@ def measure(
     salt: str | None = None,
     command: str | None = None,
     on_progress: OnProgress | None = None,
+    on_break: OnBreak | None = None,
 ) -> Record:
     """Run the workload against the target and return the record, valid or not.
+
+    `on_break` gets the record, not valid, of a run that is interrupted or loses its server; the exception follows.
 
     With `load.sessions` conversations name themselves in `session_header`. `salt` names the run for `bench.cache=salt`;
     without it `bench.salt` or the record's own id does. Raises RunError if the server cannot be reached or ends during
     the run, ConfigError if the workload does not fit the server.
     """
     run = _Run(target, workload, load, subject, session_header, salt, on_progress or (lambda progress: None))
-    return run.record(command)
+    try:
+        return run.record(command)
+    except (KeyboardInterrupt, RunError) as error:
+        if on_break is not None and run.has_figures:
+            on_break(run.broken_off(command, error))
+        raise
 
 
 class _Run:
@@ -99,6 +108,9 @@ class _Run:
         self._check_pace()
         self._models = target.models()
         self._counters: dict[str, float] = {}
+        self._medium = Medium()
+        self._requests: list[RequestRecord] = []
+        self._planned = 0
         self._api = self._choose_api()
         self._cache = self._choose_cache()
         self._salt = (salt or load.salt or self._id) if self._cache == "salt" else None
@@ -113,9 +125,25 @@ class _Run:
             )
 
     def record(self, command: str | None) -> Record:
-        medium, requests = asyncio.run(self._drive())
+        asyncio.run(self._drive())
         self._target.check()
         engine_stats, notes = self._look_back()
+        return self._record(command, engine_stats, notes)
+
+    @property
+    def has_figures(self) -> bool:
+        return any(request.phase == "measured" for request in self._requests)
+
+    def broken_off(self, command: str | None, error: BaseException) -> Record:
+        """Return the record of what had been answered; the server, which may hang, is asked for nothing."""
+        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        done = sum(request.phase == "measured" for request in self._requests)
+        why = f"{cause}, after {done} of {self._planned} requests"
+        note = f"the run was broken off ({why}): what takes longest is missing from its figures"
+        return dataclasses.replace(self._record(command, {}, [note]), broken_off=why, valid=False)
+
+    def _record(self, command: str | None, engine_stats: dict[str, float], notes: list[str]) -> Record:
+        requests = sorted(self._requests, key=lambda request: (request.phase != "warmup", request.index))
         counts = count(requests)
         bad = counts.failed + counts.timeout
         backend = self._known("backend")
@@ -134,7 +162,7 @@ class _Run:
             server=_server_record(self._info),
             runtime=named(self._info.get("runtime")),
             workload=workload_dict(self._workload),
-            load=self._load_record(medium),
+            load=self._load_record(self._medium),
             counts=counts,
             duration_s=round(duration(requests), 6),
             valid=counts.completed > 0 and bad <= self._load.max_failure_rate * counts.requests,
@@ -153,30 +181,31 @@ class _Run:
             self._target.check()
             return {}, [f"after the run: {error}"]
 
-    async def _drive(self) -> tuple[Medium, list[RequestRecord]]:
+    async def _drive(self) -> None:
         async with open_http(self._target.url, self._target.api_key) as http:
             client = Client(http, self._api, self._served_model(), self._load.timeout_s, self._session_header)
-            medium = await self._medium(client)
-            drawn = plan(self._workload, medium, self._salt or "")
-            self._check_context(drawn, medium)
-            warmup = await self._phase(client, drawn, "warmup")
+            self._medium = await self._find_medium(client)
+            drawn = plan(self._workload, self._medium, self._salt or "")
+            self._check_context(drawn, self._medium)
+            await self._phase(client, drawn, "warmup")
             if self._cache == "flush" and not self._target.flush_cache():
                 raise RunError("the server refuses to flush its prefix cache; use bench.cache=salt")
             self._counters = self._target.metrics()
-            return medium, warmup + await self._phase(client, drawn, "measured")
+            await self._phase(client, drawn, "measured")
 
-    async def _phase(self, client: Client, drawn: Plan, phase: Literal["warmup", "measured"]) -> list[RequestRecord]:
+    async def _phase(self, client: Client, drawn: Plan, phase: Literal["warmup", "measured"]) -> None:
         conversations = drawn.warmup if phase == "warmup" else drawn.measured
-        total = sum(len(conversation.turns) for conversation in conversations)
+        self._planned = total = sum(len(conversation.turns) for conversation in conversations)
         done = failed = 0
 
         def on_done(record: RequestRecord) -> None:
             nonlocal done, failed
+            self._requests.append(record)
             done, failed = done + 1, failed + (not record.ok)
             self._on_progress(Progress(phase, done, total, failed))
 
         self._on_progress(Progress(phase, 0, total, 0))
-        return await drive(client, self._workload, conversations, phase, on_done)
+        await drive(client, self._workload, conversations, phase, on_done)
 
     def _choose_api(self) -> Api:
         name = self._load.api
@@ -195,7 +224,7 @@ class _Run:
             return "salt"
         return self._load.cache
 
-    async def _medium(self, client: Client) -> Medium:
+    async def _find_medium(self, client: Client) -> Medium:
         """Return what prompts can be made of: token ids if the interface takes them, else words, which are weighed."""
         size = whole(self._model_info.get("vocab_size")) or self._subject.vocab_size
         if size and self._api.takes_ids and self._workload.kind not in TEXTS:

@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sglk.bench.record import Record
 from sglk.bench.run import Progress as Done
 from sglk.bench.run import Subject, measure
 from sglk.bench.table import show
@@ -53,6 +55,7 @@ def run(arguments: Sequence[str]) -> int:
             session_header=config.router.session_header,
             command=command_line("bench", arguments),
             on_progress=bar.advance,
+            on_break=lambda broken: bar.keep(broken, save(broken, config.bench.output, started)),
         )
     # Neither a full disk nor a reader who has gone costs the result: it is printed first, and written all the same.
     try:
@@ -105,6 +108,7 @@ class _Bar:
         self._progress = Progress(*columns, console=self._console, disable=not self._wanted, transient=True)
         self._task = self._progress.add_task("starting", total=None)
         self._done: Done | None = None
+        self._kept: tuple[Record, Path] | None = None
 
     def say(self, text: str) -> None:
         if self._wanted:
@@ -116,13 +120,22 @@ class _Bar:
         name = "warming up" if done.phase == "warmup" else "measuring"
         self._progress.update(self._task, description=f"{name}{failed}", completed=done.done, total=done.total)
 
+    def keep(self, broken: Record, path: Path) -> None:
+        self._kept = broken, path
+
     def __enter__(self) -> "_Bar":
         self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._progress.stop()
+        kept = "no record is kept"
+        if self._kept is not None:
+            broken, path = self._kept
+            console().print(show(broken))
+            kept = f"record of what was answered: {path}"
         if kind is KeyboardInterrupt and (done := self._done) is not None:
             phase = "warm-up" if done.phase == "warmup" else "measured"
-            text = f"sglk: interrupted after {done.done} of {done.total} {phase} requests; no record is kept"
-            print(text, file=sys.stderr)
+            print(f"sglk: interrupted after {done.done} of {done.total} {phase} requests; {kept}", file=sys.stderr)
+        elif self._kept is not None:
+            print(f"sglk: {kept}", file=sys.stderr)

@@ -10,6 +10,7 @@ from sglk import atomic_file
 from sglk.bench.record import Record
 from sglk.config.secrets import masked
 from sglk.errors import ConfigError, RunError
+from sglk.interrupt import uninterrupted
 
 RUNS = Path("runs")
 
@@ -34,11 +35,13 @@ def save(record: Record, output: str | None, started: datetime) -> Path:
     """
     path = None
     try:
-        if output is not None:
-            path = Path(output)
-        else:
-            path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
-        record.save(path)
+        # An interruption between the two would leave the empty file.
+        with uninterrupted():
+            if output is not None:
+                path = Path(output)
+            else:
+                path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
+            record.save(path)
     except RunError as error:
         if output is None and path is not None:
             path.unlink(missing_ok=True)

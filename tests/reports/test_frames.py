@@ -1,6 +1,7 @@
 """One row per trial and run, and a CSV that gives the same frame back."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -36,6 +37,13 @@ def test_a_run_with_too_many_failures_is_invalid_and_says_why(tmp_path: Path) ->
     row = frame_of(tmp_path).iloc[0]
     assert row["state"] == "INVALID"
     assert "3 of 12" in row["reason"]
+
+
+def test_a_run_that_was_broken_off_is_invalid_and_says_why(tmp_path: Path) -> None:
+    broken = replace(record("cut"), broken_off="interrupted, after 12 of 64 requests", valid=False)
+    broken.save(tmp_path / "runs/cut.json")
+    row = frame_of(tmp_path).iloc[0]
+    assert (row["state"], row["reason"]) == ("INVALID", "interrupted, after 12 of 64 requests")
 
 
 def test_figures_are_those_of_the_record(tmp_path: Path) -> None:
