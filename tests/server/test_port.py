@@ -20,7 +20,8 @@ def test_a_bound_port_refuses_until_it_listens() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_a_taken_port_names_its_holder(host: str) -> None:
-    with socket.create_server((host, 0)) as holder:
+    with bind(host, 0) as holder:
+        holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"server.port={port} is taken by process {os.getpid()}; .*port=0"):
             bind(host, port)
