@@ -9,12 +9,13 @@ import sys
 import pytest
 
 WAITING = """
-import asyncio, signal, sys
+import asyncio, os, signal, sys
 from sglk import cli
 
 async def for_ever():
     try:
-        print("waiting", flush=True)
+        # Not by print(), which writes once more what a signal has caught it with.
+        os.write(1, b"waiting\\n")
         await asyncio.Event().wait()
     finally:
         print("cleared", flush=True)

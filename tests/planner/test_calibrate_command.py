@@ -139,7 +139,9 @@ def test_an_interrupted_calibration_leaves_no_file(model: Path, number: signal.S
         process.send_signal(number)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert rest == "sglk: interrupted while measuring steps; what was not measured whole is not kept\n"
+    # A signal that comes in the middle of a write has Python write the same once more.
+    lines = [line for line in rest.splitlines(keepends=True) if line != said[1]]
+    assert lines == ["sglk: interrupted while measuring steps; what was not measured whole is not kept\n"]
     assert not Path("calibration").exists()
 
 
