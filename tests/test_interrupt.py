@@ -16,7 +16,9 @@ async def for_ever():
     try:
         # Not by print(), which writes once more what a signal has caught it with.
         os.write(1, b"waiting\\n")
-        await asyncio.Event().wait()
+        # A loop that just begins to wait for ever does not hear of a signal.
+        while True:
+            await asyncio.sleep(0.01)
     finally:
         print("cleared", flush=True)
 
@@ -82,7 +84,8 @@ from sglk import cli
 
 async def for_ever():
     print("waiting", flush=True)
-    await asyncio.Event().wait()
+    while True:
+        await asyncio.sleep(0.01)
 
 def dispatch(words):
     try:
