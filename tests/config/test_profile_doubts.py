@@ -15,7 +15,8 @@ from sglk.config.profile_doubts import doubts, today
 from sglk.config.profiles import content_hash, engine_range
 from sglk.config.provenance import ProfileChip, ProfileModel, ProfileRecord
 
-TODAY = today()
+LAST_DAY = today() + timedelta(days=2)
+"""Tests may begin on one day and end on the next."""
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def content(**changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "chip": ProfileChip("cpu"),
         "model": ProfileModel("smollm2"),
-        "created": f"{TODAY.isoformat()}T10:00:00+00:00",
-        "expires": TODAY.isoformat(),
+        "created": f"{today().isoformat()}T10:00:00+00:00",
+        "expires": LAST_DAY.isoformat(),
         **changes,
     }
     whole = {"runtime": {"page_size": 32}, "profile": asdict(ProfileRecord(**facts))}
@@ -96,9 +97,9 @@ def test_a_simulated_profile_is_good_enough_for_another_simulation(file: Path) -
 def test_a_profile_expires_after_its_last_day(file: Path) -> None:
     write(file, content())
     config = compose("serve").config
-    assert doubts(file, config, TODAY) == []
-    (warning,) = doubts(file, config, TODAY + timedelta(days=1))
-    assert f"expired on {TODAY.isoformat()}; measure it again: sglk tune chip=cpu model=smollm2" in warning
+    assert doubts(file, config, LAST_DAY) == []
+    (warning,) = doubts(file, config, LAST_DAY + timedelta(days=1))
+    assert f"expired on {LAST_DAY.isoformat()}; measure it again: sglk tune chip=cpu model=smollm2" in warning
 
 
 def test_a_changed_profile_is_doubted(file: Path) -> None:
