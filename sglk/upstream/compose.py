@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +49,9 @@ def compose_command(
     if config.backend.name == SIMULATED:
         raise ConfigError(f"backend=sim simulates devices for sglk's own engine, not for engine={engine.name}")
     arguments = Arguments(flag_table(engine.name, str(engine.version)))
-    dialect.add_arguments(arguments, config, model_source(config.model))
+    source = model_source(config.model)
+    _require_readable(source, config, dialect, arguments.table.title)
+    dialect.add_arguments(arguments, config, source)
     arguments.set("--host", LOOPBACK, "server.host")
     arguments.set("--port", port, "server.port")
     _add_extra(arguments, config, dialect)
@@ -86,6 +89,24 @@ def model_source(model: ModelConfig) -> str:
     if model.package is None and model.hub_id is not None:
         return model.hub_id
     return str(find_files(model).path)
+
+
+def _require_readable(source: str, config: ServeConfig, dialect: Dialect, title: str) -> None:
+    """Raise ConfigError for a GGUF file where the engine has no use for one, which it finds out after a minute."""
+    here = config.backend.upstream.get(config.engine.name, UpstreamConfig()).gguf
+    if (dialect.gguf and here) or not _is_gguf(source, config.runtime.load_format):
+        return
+    where = f" with backend={config.backend.name}" if dialect.gguf else ""
+    raise ConfigError(
+        f"model={config.model.name} is GGUF ({source}), which {title} does not serve{where}; choose a model of"
+        f" safetensors, such as model=qwen0_5b or model=<folder>, or engine=native"
+    )
+
+
+def _is_gguf(source: str, load_format: str) -> bool:
+    path = Path(source)
+    alone = not (path / "config.json").exists() and any(path.glob("*.gguf"))
+    return load_format == "gguf" or path.suffix == ".gguf" or alone
 
 
 def flag_name(name: str) -> str:

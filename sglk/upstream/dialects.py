@@ -22,9 +22,11 @@ class Dialect:
     """Variable that it reads its API key from; None = from the command line alone, where everybody sees it."""
     worker: tuple[str, ...] = ()
     """What the interpreter runs on machines other than the first; empty = the same."""
+    gguf: bool = False
+    """Whether it reads GGUF files."""
 
 
 DIALECTS = {
-    "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED, sglang.variables),
+    "sglang": Dialect(sglang.MODULE, sglang.add_arguments, sglang.OWNED, sglang.variables, gguf=True),
     "vllm": Dialect(vllm.MODULE, vllm.add_arguments, vllm.OWNED, vllm.variables, vllm.KEY_VARIABLE, vllm.WORKER),
 }

@@ -4,6 +4,7 @@ import copy
 import signal
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,33 @@ def test_runtime_parameters_have_sglangs_names() -> None:
     assert (value(made, "--chunked-prefill-size"), value(made, "--port")) == ("4096", "31000")
     assert value(made, "--model-path") == "Qwen/Qwen2.5-7B-Instruct"
     assert (made.version, made.url) == ("0.5.18", "http://127.0.0.1:31000")
+
+
+@pytest.mark.parametrize(
+    ("engine", "chip", "told"),
+    [
+        ("sglang", "cpu", r"sglang 0.5.18 does not serve with backend=cpu; choose a model of safetensors, such as"),
+        ("vllm", "h100", r"vllm 0.32.0 does not serve; choose a model of safetensors, such as"),
+    ],
+)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_gguf_file_is_refused_before_an_engine_finds_out(
+    engine: str, chip: str, told: str, is_folder: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "m.gguf").touch()
+    config = copy.deepcopy(deployment(engine, chip))
+    config.model.path = str(tmp_path if is_folder else tmp_path / "m.gguf")
+    with pytest.raises(ConfigError, match=rf"is GGUF \(.*\), which {told}"):
+        compose_command(config)
+    (tmp_path / "config.json").touch()
+    if is_folder:
+        assert str(tmp_path) in compose_command(config).argv
+
+
+def test_a_gguf_file_is_handed_to_sglang_where_it_has_kernels_for_it(tmp_path: Path) -> None:
+    config = copy.deepcopy(deployment("sglang", "h100"))
+    config.model.path = str(tmp_path / "m.gguf")
+    assert value(compose_command(config), "--model-path") == str(tmp_path / "m.gguf")
 
 
 def test_runtime_parameters_have_vllms_names() -> None:
