@@ -1,5 +1,6 @@
 """Distributions that are built and installed as users build and install them, seen from another folder."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -10,8 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Return what the command prints; it has to succeed."""
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    """Return what the command prints; it has to succeed, and sees no more than its interpreter does."""
+    seen = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=seen)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
