@@ -1,23 +1,19 @@
 """Tables of `sglk ops`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
 from sglk.commands.terminal import plain_table
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.schema import ChipConfig
-
-if TYPE_CHECKING:
-    from sglk.operators.benchmark import Share
-    from sglk.operators.listing import ListedOp
-    from sglk.operators.trials import Outcome
+from sglk.operators.results import ListedOp, Outcome, Share
 
 _DOUBTFUL = ("claimed", "unverified")
 
 
-def list_table(ops: Sequence["ListedOp"]) -> Table:
+def list_table(ops: Sequence[ListedOp]) -> Table:
     """Return a row for each shape class: how often it is called, what runs it and why."""
     table = plain_table("op", "shape class", "decode step", "prefill", "runs on", "why")
     for each in ops:
@@ -28,25 +24,25 @@ def list_table(ops: Sequence["ListedOp"]) -> Table:
     return table
 
 
-def test_table(outcomes: Sequence["Outcome"]) -> Table:
+def test_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a row for each implementation, and one more for the first thing that is wrong with it."""
     table = plain_table("op", "implementation", "passed", "failed", "skipped", "first problem, or why skipped")
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault((outcome.trial.case.op, id(outcome.trial.implementation)), []).append(outcome)
+        groups.setdefault((outcome.trial.op, outcome.trial.offer), []).append(outcome)
     for (op, _), own in groups.items():
         failed = [outcome for outcome in own if outcome.problem is not None]
         skipped = [outcome for outcome in own if outcome.trial.skipped is not None]
         remark = skipped[0].trial.skipped if skipped else ""
         if failed:
-            remark = f"{shape_text(failed[0].trial.case.shape)}: {failed[0].problem}"
+            remark = f"{shape_text(failed[0].trial.shape)}: {failed[0].problem}"
         counts = (len(own) - len(failed) - len(skipped), len(failed), len(skipped))
         style = "red" if failed else "dim" if not counts[0] else None
-        table.add_row(op, own[0].trial.name, *map(str, counts), remark, style=style)
+        table.add_row(op, own[0].trial.implementation, *map(str, counts), remark, style=style)
     return table
 
 
-def time_tables(steps: Mapping[str, Sequence["Share"]], config: OpsConfig, *, whole: bool) -> Iterator[Table]:
+def time_tables(steps: Mapping[str, Sequence[Share]], config: OpsConfig, *, whole: bool) -> Iterator[Table]:
     """Yield one table for each kind of step, the op that takes most of its time first.
 
     `whole` says whether they are all ops of the step.

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import filter as matching
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -23,12 +23,9 @@ from sglk.config.keys import GROUPS, lookup
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.tensor_parallel import ranks_of
 from sglk.errors import ConfigError, RunError, nearest
+from sglk.operators.remote import RemoteWorkbench, timed, tried
+from sglk.operators.results import STEPS, CalledOp, Outcome, Share, Trial, Unmeasured, shares
 from sglk.planner.placement import place
-from sglk.plugins.containment import output_on_stderr
-
-if TYPE_CHECKING:
-    from sglk.backends.base import DeviceBackend
-    from sglk.operators.trials import Outcome
 
 SCHEMA_VERSION = 1
 """Of the JSON documents: raised when a field changes its meaning or goes."""
@@ -63,19 +60,16 @@ def run(arguments: Sequence[str]) -> int:
         warn(_unwritable(composed.config))
     # Libraries of torch end the process where there is no current directory, with words of their own.
     Path.cwd()
-    # After the configuration is known to be good: this imports torch.
-    from sglk.operators.device import open_device
-
     run_verb = {"list": _list, "test": _test, "bench": _bench}[verb]
-    # Ops may print what they like, but not into what the user asked for.
-    with output_on_stderr():
-        backend = open_device(composed.config)
-        found = run_verb(composed.config, backend, ops)
-        head = _head(composed.config, backend)
+    with RemoteWorkbench(composed.config) as bench:
+        facts = bench.ask("facts")
+        config = replace(composed.config, ops=facts["ops"])
+        found = run_verb(config, bench, tuple(ops))
+    head = _head(config, facts)
     if "--json" in flags.switches:
         print(json.dumps({**head, **found.document}, indent=2, ensure_ascii=False))
     else:
-        _print(found, _note(composed.config, head))
+        _print(found, _note(config, head))
     if found.failure is not None:
         raise RunError(found.failure)
     return 0
@@ -122,10 +116,8 @@ def _require_some(found: Sequence[object], ops: Sequence[str], who: str) -> None
         raise ConfigError(f"{who} none of {', '.join(ops or OPS)}; `sglk ops list` shows what there is")
 
 
-def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
-    from sglk.operators.listing import listed_ops
-
-    found = [each for each in listed_ops(config, backend) if not ops or each.op in ops]
+def _list(config: OpsConfig, bench: RemoteWorkbench, ops: tuple[str, ...]) -> _Found:
+    found = [each for each in bench.ask("listed") if not ops or each.op in ops]
     _require_some(found, ops, f"model {config.model.name!r} has")
     fallbacks = sum(each.fallback for each in found)
     end = "would refuse" if config.backend.fallback != "forbid" else "refuses"
@@ -134,67 +126,59 @@ def _list(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _F
     return _Found({"ops": [asdict(each) for each in found]}, [list_table(found)], notes)
 
 
-def _test(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
-    from sglk.operators.trials import outcomes, trials
-
-    planned = trials(config, backend, ops)
+def _test(config: OpsConfig, bench: RemoteWorkbench, ops: tuple[str, ...]) -> _Found:
+    planned: list[Trial] = bench.ask("trials", ops)
     _require_some(planned, ops, f"backend {config.backend.name!r} offers an implementation of")
-    found = list(watched(outcomes(planned, backend), len(planned), "testing", config.ops.progress))
+    found = list(watched(tried(bench, ops, planned), len(planned), "testing", config.ops.progress))
     failed = [outcome for outcome in found if outcome.problem is not None]
-    scripts = _write_scripts(failed, config, backend)
+    scripts = _write_scripts(found, bench, ops)
     document = {"results": [outcome.facts() for outcome in found], "scripts": [str(path) for path in scripts]}
-    names = ", ".join(dict.fromkeys(outcome.trial.case.op for outcome in failed))
+    names = ", ".join(dict.fromkeys(outcome.trial.op for outcome in failed))
     failure = f"{len(failed)} of {len(found)} trials failed: {names}" if failed else None
     notes = [Text(f"to see it again: python {path}") for path in scripts]
     return _Found(document, [test_table(found)], notes, failure)
 
 
-def _write_scripts(failed: Sequence["Outcome"], config: OpsConfig, backend: "DeviceBackend") -> list[Path]:
+def _write_scripts(found: Sequence[Outcome], bench: RemoteWorkbench, ops: tuple[str, ...]) -> list[Path]:
     """Write one script for each implementation that failed, of the first case in which it did."""
-    from sglk.operators.reproduction import Failure, write_script
-
-    first: dict[int, Failure] = {}
-    for outcome in failed:
-        assert outcome.problem is not None
-        trial = outcome.trial
-        first.setdefault(id(trial.implementation), Failure(trial.case, trial.implementation, outcome.problem))
-    folder, options = Path(config.ops.failures), dict(config.backend.options)
+    first: dict[tuple[str, int], tuple[int, str]] = {}
+    for number, outcome in enumerate(found):
+        if outcome.problem is not None:
+            first.setdefault((outcome.trial.op, outcome.trial.offer), (number, outcome.problem))
     written: list[Path] = []
     try:
-        written.extend(write_script(failure, backend, options, folder) for failure in first.values())
+        written.extend(bench.ask("script", ops, number, problem) for number, problem in first.values())
     except RunError as error:
         # Scripts are not worth the results.
         warn([str(error)])
     return written
 
 
-def _bench(config: OpsConfig, backend: "DeviceBackend", ops: Sequence[str]) -> _Found:
-    from sglk.operators.benchmark import STEPS, Share, Unmeasured, shares, time_ops
-    from sglk.operators.device import where
-    from sglk.operators.steps import model_ops
-
-    called = [each for each in model_ops(config, backend, where(config)).ops if each.call is not None]
-    called = [each for each in called if not ops or each.case.op in ops]
+def _bench(config: OpsConfig, bench: RemoteWorkbench, ops: tuple[str, ...]) -> _Found:
+    called: list[CalledOp] = bench.ask("called", ops)
     _require_some(called, ops, f"a step of model {config.model.name!r} calls")
-    timed = list(watched(time_ops(called, config, backend), len(called), "timing", config.ops.progress))
-    steps: dict[str, list[Share]] = {step: shares(step, called, timed) for step in STEPS}
-    unmeasured = [result for result in timed if isinstance(result, Unmeasured)]
+    progress = timed(bench, ops, called, config.ops.time_s)
+    found = list(watched(progress, len(called), "timing", config.ops.progress))
+    steps: dict[str, list[Share]] = {step: shares(step, called, found) for step in STEPS}
+    unmeasured = [result for result in found if isinstance(result, Unmeasured)]
     warn(f"{each.op} was not timed at one shape: {each.reason}" for each in unmeasured)
     rows = {step: [asdict(row) for row in found] for step, found in steps.items()}
     document = {**rows, "unmeasured": [asdict(each) for each in unmeasured]}
-    return _Found(document, list(time_tables(steps, config, whole=not ops)))
+    lost = ", ".join(dict.fromkeys(each.op for each in unmeasured if each.lost))
+    failure = f"not timed, as they end their process or do not come back: {lost}" if lost else None
+    return _Found(document, list(time_tables(steps, config, whole=not ops)), failure=failure)
 
 
-def _head(config: OpsConfig, backend: "DeviceBackend") -> dict[str, Any]:
+def _head(config: OpsConfig, facts: dict[str, Any]) -> dict[str, Any]:
     """What every document says of where its numbers come from."""
     return {
         "schema_version": SCHEMA_VERSION,
         "sglk": sglk.__version__,
-        "kind": "simulated" if backend.simulated else "measured",
+        "kind": facts["kind"],
         "chip": config.chip.name,
         "backend": config.backend.name,
         "model": config.model.name,
-        "device": asdict(backend.device_info()),
+        "device": facts["device"],
         "ops_config": asdict(config.ops),
         "peak": {
             "bandwidth_gb_s": config.chip.bandwidth_gb_s,

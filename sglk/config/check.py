@@ -208,7 +208,8 @@ def _trial_ops(ops: TrialOpsConfig) -> Iterator[str]:
         yield from at_least(f"ops.{name}", getattr(ops, name), least)
     if ops.batch > MOST_REQUESTS:
         yield f"ops.batch={ops.batch} is too large; it is at most {MOST_REQUESTS}"
-    yield from positive("ops.time_s", ops.time_s)
+    for name in ("time_s", "timeout_s"):
+        yield from positive(f"ops.{name}", getattr(ops, name))
     if not ops.failures:
         yield "ops.failures is empty; write a folder, such as ./op-failures"
 

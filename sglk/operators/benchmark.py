@@ -1,9 +1,7 @@
 """Where the time of a model's steps goes, op by op, and how near each op comes to what the chip could do."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sglk.backends.base import DeviceBackend
 from sglk.backends.ops import Implementation
@@ -13,79 +11,19 @@ from sglk.errors import CapacityError
 from sglk.operators.calling import device_arguments
 from sglk.operators.cases import OPS
 from sglk.operators.comparison import raised
+from sglk.operators.results import Limit, TimedOp, Timing, Unmeasured
 from sglk.operators.room import lack_of_room
 from sglk.operators.steps import ModelOp
-from sglk.operators.timing import Timing, simulated_time, time_calls
+from sglk.operators.timing import simulated_time, time_calls
 
 COLD_BYTES = 256 * 2**20
 """Arguments are copied until all copies take so much, which no cache holds."""
 
 MOST_COPIES = 16
 
-Step = Literal["decode", "prefill"]
-STEPS: tuple[Step, ...] = ("decode", "prefill")
-Limit = Literal["memory", "compute"]
 
-
-@dataclass(frozen=True)
-class TimedOp:
-    """One op at one shape."""
-
-    op: str
-    shape: dict[str, Any]
-    provider: str
-    fallback: bool
-    timing: Timing
-    gb_s: float
-    """Bytes that its work needs, per second of the median; 10^9 bytes/s."""
-    tflops: float
-    """Operations of its work, per second of the median; 10^12/s."""
-    peak: float | None
-    """Share of the speed that the chip's peak figures allow for this work; None where its file has none."""
-    limit: Limit | None
-    """What keeps the chip from doing it faster; None where its file does not say."""
-
-
-@dataclass(frozen=True)
-class Unmeasured:
-    """An op at a shape that could not be timed."""
-
-    op: str
-    shape: dict[str, Any]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a timed op means for one kind of step."""
-
-    step: Step
-    calls: int
-    total_s: float
-    share: float
-    """Of the time of all ops of the step."""
-    timed: TimedOp
-
-
-def time_ops(ops: Sequence[ModelOp], config: OpsConfig, backend: DeviceBackend) -> Iterator[TimedOp | Unmeasured]:
-    """Time each op that a step calls, with the implementation that a model would run."""
-    return (_timed_if_it_fits(each, config, backend) for each in ops)
-
-
-def shares(step: Step, ops: Sequence[ModelOp], timed: Sequence[TimedOp | Unmeasured]) -> list[Share]:
-    """Return the ops of a step, those that take most of its time first; `timed` are the results of `ops`."""
-    calls = [each.decode_calls if step == "decode" else each.prefill_calls for each in ops]
-    found = [(count, result) for count, result in zip(calls, timed, strict=True) if count]
-    measured = [(count, result) for count, result in found if isinstance(result, TimedOp)]
-    whole_s = sum(count * result.timing.median_s for count, result in measured)
-    rows = [(count, count * result.timing.median_s, result) for count, result in measured]
-    return [
-        Share(step, count, total_s, total_s / whole_s, result)
-        for count, total_s, result in sorted(rows, key=lambda row: -row[1])
-    ]
-
-
-def _timed_if_it_fits(op: ModelOp, config: OpsConfig, backend: DeviceBackend) -> TimedOp | Unmeasured:
+def time_op(op: ModelOp, config: OpsConfig, backend: DeviceBackend) -> TimedOp | Unmeasured:
+    """Time an op that a step calls, with the implementation that a model would run, or say why that cannot be."""
     obstacle = None if backend.simulated else lack_of_room(op)
     if obstacle is None:
         try:

@@ -1,6 +1,5 @@
 """Who runs the ops of a model on a chip, and why."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from sglk.backends.base import DeviceBackend
@@ -9,27 +8,8 @@ from sglk.config.ops_schema import OpsConfig
 from sglk.operators.cases import OPS
 from sglk.operators.device import where
 from sglk.operators.provenance import distribution_of, function_name
+from sglk.operators.results import ListedOp
 from sglk.operators.steps import ModelOp, model_ops
-
-
-@dataclass(frozen=True)
-class ListedOp:
-    """One op of a model at one shape class, and what runs it."""
-
-    op: str
-    traits: dict[str, Trait]
-    decode: list[dict[str, Any]]
-    """`calls` in a decode step for each shape of the class; empty where the step has none."""
-    prefill: list[dict[str, Any]]
-    """The same in the prefill of a prompt."""
-    provider: str
-    """Whose implementation runs; `reference` = plain torch."""
-    function: str
-    distribution: str | None
-    reason: str
-    """Why this one: what was refused before it, and why."""
-    fallback: bool
-    """Whether the reference stands in for what the chip does not have."""
 
 
 def listed_ops(config: OpsConfig, backend: DeviceBackend) -> list[ListedOp]:

@@ -37,6 +37,9 @@ SAMPLING = SamplingParams(temperature=0.8, top_p=0.95)
 ON_REQUEST = ("adjust_logits", "mask_logits", "token_logprobs")
 """Ops that run only where a request asks for penalties, a grammar or logprobs."""
 
+USUAL_LENGTH = 1024
+"""Tokens of a request, and of a prompt, where nobody says."""
+
 LOGPROBS = 5
 """How many likeliest tokens are taken to be asked for."""
 
@@ -78,11 +81,11 @@ def model_ops(config: OpsConfig, backend: DeviceBackend, where: str) -> ModelOps
     Raises ModelLoadError where the model's architecture is not known, ConfigError where the device lacks what the
     deployment asks for or the context is beyond the model's.
     """
+    config = with_lengths(config)
     tracing = TracingBackend(backend.capabilities, config.ops.seed)
     runtime = replace(config.runtime, nan_guard=False)
     model = build_model(config, tracing, where)
     runner = ModelRunner(model, tracing, runtime)
-    _check_lengths(config, runner.context_length)
     found: dict[str, ModelOp] = {}
     for call in _run(runner, tracing, [decode_batch(config)], config):
         _entry(found, call).decode_calls += 1
@@ -144,30 +147,42 @@ def _with_files(config: OpsConfig, description: ModelDescription) -> ModelDescri
     return describe_model(config.model, config.runtime.load_format)
 
 
-def _check_lengths(config: OpsConfig, most: int) -> None:
+def with_lengths(config: OpsConfig) -> OpsConfig:
+    """Return `config` with the lengths that are left to the model; raises ConfigError for one beyond its window."""
+    most = describe_model(config.model, "dummy").spec.max_position_embeddings
+    usual = min(USUAL_LENGTH, config.runtime.context_length or most, most)
+    ops = replace(config.ops, context=config.ops.context or usual, prompt=config.ops.prompt or usual)
     for name in ("context", "prompt"):
-        given = getattr(config.ops, name)
-        if given > most:
+        if (tokens := getattr(ops, name)) > most:
             raise ConfigError(
-                f"ops.{name}={given} is beyond the context length of model {config.model.name!r}; write at most {most}"
+                f"ops.{name}={tokens} is beyond the context length of model {config.model.name!r}; write at most {most}"
             )
+    return replace(config, ops=ops)
 
 
 def decode_batch(config: OpsConfig) -> Batch:
     """Return one decode step."""
-    pages = _pages(config.ops.context, config.runtime.page_size)
-    return Batch([_row(1, config.ops.context - 1, pages, samples=True) for _ in range(config.ops.batch)], 0)
+    context, _ = _lengths(config)
+    pages = _pages(context, config.runtime.page_size)
+    return Batch([_row(1, context - 1, pages, samples=True) for _ in range(config.ops.batch)], 0)
 
 
 def prefill_batches(config: OpsConfig) -> Iterator[Batch]:
     """Yield the steps that compute one prompt."""
-    prompt, runtime = config.ops.prompt, config.runtime
+    (_, prompt), runtime = _lengths(config), config.runtime
     chunk = prompt if runtime.chunked_prefill_size == -1 else runtime.chunked_prefill_size
     chunk = min(chunk, runtime.max_prefill_tokens)
     pages = _pages(prompt, runtime.page_size)
     for start in range(0, prompt, chunk):
         tokens = min(chunk, prompt - start)
         yield Batch([_row(tokens, start, pages, samples=start + tokens == prompt)], 1)
+
+
+def _lengths(config: OpsConfig) -> tuple[int, int]:
+    context, prompt = config.ops.context, config.ops.prompt
+    assert context is not None, "a length that is left to the model"
+    assert prompt is not None, "a length that is left to the model"
+    return context, prompt
 
 
 def _pages(tokens: int, page_size: int) -> range:
@@ -182,9 +197,8 @@ def _row(tokens: int, start: int, pages: range, *, samples: bool) -> BatchRow:
 
 
 def _run(runner: ModelRunner, tracing: TracingBackend, batches: list[Batch], config: OpsConfig) -> list[Call]:
-    runner.allocate_kv(
-        len(_pages(max(config.ops.context, config.ops.prompt), config.runtime.page_size)), config.runtime.page_size
-    )
+    page_size = config.runtime.page_size
+    runner.allocate_kv(len(_pages(max(_lengths(config)), page_size)), page_size)
     tracing.trace.calls.clear()
     for batch in batches:
         runner.run(batch)

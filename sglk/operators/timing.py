@@ -3,28 +3,16 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sglk.backends.base import DeviceBackend
+from sglk.operators.results import Timing
 
 BLOCK_S = 1e-3
 """Calls are timed in blocks of at least so long, so that waiting for the device counts for little."""
 
 FEWEST, MOST = 3, 1000
 """Blocks that are timed."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one call."""
-
-    best_s: float
-    median_s: float
-    blocks: int
-    """Blocks of calls that were timed, each from one wait for the device to the next."""
-    calls: int
-    """Calls in each."""
 
 
 def time_calls(

@@ -20,8 +20,8 @@ def address(name: str) -> str | None:
     if module == "__main__" or not _is_at(factory, module, path):
         raise BackendError(
             f"backend {name!r} is registered by code that other processes do not run ({path or factory!r} of"
-            f" {module or 'no module'}), and each rank of a model in parts has a process of its own; move the factory"
-            " into a module of its own and register it from there, or set runtime.tp_size=1"
+            f" {module or 'no module'}), such as those of ops that are looked at and of ranks of a model in parts; move"
+            " the factory into a module of its own and register it from there"
         )
     return f"{module}:{path}"
 

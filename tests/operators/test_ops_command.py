@@ -1,9 +1,9 @@
 """`sglk ops`: what users type, see and get as JSON."""
 
 import json
-import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from sglk.cli import main
 from sglk.commands.words import candidates
 from sglk.testing.tiny import write_tiny_model
-from tests.operators import throwaway
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("ops.batch=2", "ops.context=20", "ops.prompt=20", "ops.time_s=0.001")
@@ -164,15 +163,71 @@ def test_a_chip_without_its_hardware_can_be_imagined(model: str, capsys: Capture
     assert "simulated: no value and no time is of real hardware" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_kernel_that_kills_the_process_is_named(model: str, plugin: Path) -> None:
-    words = ("test", "rope", model, "backend=throwaway", "backend.options.broken=crashing", *SMALL)
-    command = [sys.executable, "-m", "sglk", "ops", *words]
-    path = {**os.environ, "PYTHONPATH": str(plugin)}
-    done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
-    assert done.returncode < 0
-    assert f"{throwaway.MODULE}.py" in done.stderr
-    assert "in crashes" in done.stderr
+def test_a_kernel_that_ends_its_process_is_told_of_and_the_others_are_tried(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    ops, broken = ("rope", "add_rms_norm", "route"), "backend.options.broken=crashing"
+    words = (*ops, model, "backend=throwaway", broken, f"ops.failures={tmp_path}", *SMALL)
+    document = as_json(capsys, "test", *words, code=1)
+    ends: dict[str, list[str]] = {}
+    for each in document["results"]:
+        if each["implementation"].startswith("throwaway: "):
+            ends.setdefault(each["op"], []).append(each["outcome"])
+    # What has ended one process does not get another.
+    assert {op: [own.count(each) for each in ("failed", "passed")] for op, own in ends.items()} == {
+        "rope": [1, 0],
+        "add_rms_norm": [1, 0],
+    }
+    assert not [each for each in document["results"] if each["op"] == "route" and each["outcome"] != "passed"]
+    told = {each["op"]: each["detail"] for each in document["results"] if each["outcome"] == "failed"}
+    assert told["rope"].startswith("ends its process, which was killed by SIGSEGV: Fatal Python error: ")
+    assert told["rope"].endswith(" in string_at")
+    assert told["add_rms_norm"] == "ends its process, which exited with code 7: no licence for this kernel"
+    assert len(document["scripts"]) == 2
+    assert main(["ops", "bench", *words]) == 1
+    printed = capsys.readouterr()
+    assert "rope was not timed at one shape: throwaway ends its process, which was killed by SIGSEGV" in printed.err
+    assert printed.err.splitlines()[-1].endswith(
+        "not timed, as they end their process or do not come back: rope, add_rms_norm"
+    )
+    assert "route " in printed.out
+
+
+def test_a_kernel_that_hangs_is_told_of_and_the_others_are_tried(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, waited = tmp_path / "begun", Connection.poll
+
+    def out_of_patience(connection: Connection, timeout: float) -> bool:
+        """Wait as long as it takes, but for the op that never comes back."""
+        assert timeout >= 600
+        while not waited(connection, 0.05):
+            if begun.exists():
+                begun.unlink()
+                return False
+        return True
+
+    monkeypatch.setattr(Connection, "poll", out_of_patience)
+    broken = ("backend.options.broken=hanging", f"backend.options.begun={begun}")
+    words = ("route", "rope", model, "backend=throwaway", *broken, f"ops.failures={tmp_path / 'failures'}", *SMALL)
+    document = as_json(capsys, "test", *words, code=1)
+    own = [each for each in document["results"] if each["implementation"].startswith("throwaway: ")]
+    assert [each["outcome"] for each in own] == ["failed", *["skipped"] * (len(own) - 1)]
+    assert own[0]["detail"] == "does not come back within ops.timeout_s=600"
+    assert own[1]["detail"] == "not tried any more: does not come back within ops.timeout_s=600"
+    assert {each["outcome"] for each in document["results"] if each["op"] == "rope"} == {"passed"}
+    document = as_json(capsys, "bench", *words, code=1)
+    assert [each["op"] for each in document["unmeasured"] if each["lost"]] == ["route"] * len(document["unmeasured"])
+    assert "rope" in {row["timed"]["op"] for row in document["decode"]}
+
+
+def test_a_backend_that_ends_its_process_is_named_with_its_distribution(
+    model: str, plugin: Path, capsys: Capture
+) -> None:
+    assert main(["ops", "list", model, "backend=throwaway", "backend.options.broken=opening", *SMALL]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    start = f"sglk: error: backend 'throwaway' (throwaway-chip 0.3 at {plugin}) does not open its device: "
+    assert told.startswith(f"{start}ends its process, which was killed by SIGSEGV: Fatal Python error: ")
 
 
 def test_one_card_is_enough_to_look_at_the_part_of_one_of_several(model: str, plugin: Path, capsys: Capture) -> None:

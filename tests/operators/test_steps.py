@@ -20,7 +20,7 @@ from sglk.models.loader import load_model
 from sglk.operators import steps
 from sglk.operators.cases import OpCase
 from sglk.operators.shapes import shape_of
-from sglk.operators.steps import ON_REQUEST, ModelOps, model_ops
+from sglk.operators.steps import ON_REQUEST, ModelOps, model_ops, with_lengths
 from sglk.testing.tiny import write_tiny_model
 from tests.quantization.checkpoints import Tensors, gptq, grid, write_pair
 
@@ -134,6 +134,14 @@ def test_a_model_without_files_is_known_by_its_numbers() -> None:
     shapes = {(each.case.shape["in_features"], each.case.shape["out_features"]): each.decode_calls for each in products}
     # The last one is the output head, rounded like the layers here.
     assert shapes == {(5120, 7168): 64, (5120, 5120): 64, (5120, 55296): 64, (27648, 5120): 64, (5120, 152064): 1}
+
+
+def test_lengths_that_nobody_gives_are_what_the_model_has_room_for(tmp_path: Path) -> None:
+    model = f"model={write_tiny_model(tmp_path / 'model')}"
+    for word, lengths in (("", (256, 256)), ("runtime.context_length=100", (100, 100)), ("ops.prompt=7", (256, 7))):
+        found = with_lengths(compose("ops", [model, *word.split()]).config).ops
+        assert (found.context, found.prompt) == lengths
+    assert with_lengths(compose("ops", ["model=qwen32b"]).config).ops.context == 1024
 
 
 def test_more_context_than_the_model_has_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ MODULE = "throwaway_chip"
 
 SOURCE = '''
 import ctypes
+import os
+import threading
+from pathlib import Path
 
 import torch
 
@@ -72,12 +75,28 @@ def crashes(x_TND, cos_TD, sin_TD):
     ctypes.string_at(0)
 
 
+def leaves(x_TE, residual_TE, weight_E, eps):
+    print("no licence for this kernel")
+    os._exit(7)
+
+
+def hanging(begun):
+    def hangs(logits_TX, top_k, renormalise):
+        Path(begun).touch()
+        threading.Event().wait()
+
+    return hangs
+
+
 class ThrowawayBackend(CpuBackend):
     name = "throwaway"
     api_version = 1
 
     def __init__(self, **options):
         broken, repaired = options.pop("broken", ""), options.pop("repaired", False)
+        begun = options.pop("begun", None)
+        if broken == "opening":
+            ctypes.string_at(0)
         super().__init__(**options)
         for module in (reference, quantised_linear, moe_ops, quantised_moe, sampling_ops):
             for op in vars(module).values():
@@ -85,6 +104,9 @@ class ThrowawayBackend(CpuBackend):
                     self.ops.register(op, "throwaway", wrong(op, repaired))
         if broken == "crashing":
             self.ops.register(reference.rope, "throwaway", crashes)
+            self.ops.register(reference.add_rms_norm, "throwaway", leaves)
+        if broken == "hanging":
+            self.ops.register(moe_ops.route, "throwaway", hanging(begun))
         if broken == "loud":
             self.ops.register(reference.rms_norm, "throwaway", loud)
         if broken == "ending":
