@@ -17,6 +17,7 @@ _GLIBC = re.compile(r"version [`'\"]GLIBC_(?P<needed>[\d.]+)['\"] not found")
 _LIBSTDCXX = re.compile(r"version [`'\"](?:GLIBCXX|CXXABI)_[\d.]+['\"] not found")
 _SYMBOL = re.compile(r"undefined symbol: (?P<symbol>\S+)")
 _LIBRARY = re.compile(r"(?P<library>\S+\.so[\w.]*): cannot open shared object file")
+_CONTRACT_PART = re.compile(r"(Capabilities|DeviceInfo|MemoryInfo|Finding|OpRegistry|Packing)\.\w+\(\)")
 _GENERAL = "check that its libraries fit this driver, Python and torch"
 
 
@@ -71,6 +72,8 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
     if isinstance(error, TypeError) and "keyword argument" in str(error):
+        if (match := _CONTRACT_PART.match(str(error))) is not None:
+            return f"this sglk ({_version('sglk')}) has another {match[1]}; {_fitting_versions(plugin)}"
         return "what makes a backend takes index, num_threads, fallback, deny, chip and those of backend.options"
     if plugin.source == CODE:
         return None
@@ -83,7 +86,7 @@ def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
         version = platform.python_version()
         return f"{where} may not be for Python {version}; correct it, or install a version of {plugin.source} that is"
     if missing.partition(".")[0] == "sglk" and plugin.distribution is not None:
-        return f"this sglk ({_version('sglk')}) has no such part; install versions of sglk and {plugin.source} that fit"
+        return f"this sglk ({_version('sglk')}) has no such part; {_fitting_versions(plugin)}"
     if isinstance(error, ModuleNotFoundError):
         if missing.partition(".")[0] != top:
             return f"install {missing} into {sys.prefix}"
@@ -91,6 +94,10 @@ def _advice_on_module(error: BaseException, plugin: Plugin) -> str | None:
     if isinstance(error, AttributeError) and plugin.attribute in str(error):
         return f"the entry point wants {plugin.value!r}; correct it, or reinstall {plugin.source}"
     return None
+
+
+def _fitting_versions(plugin: Plugin) -> str:
+    return f"install versions of sglk and {plugin.distribution or 'the plugin'} that fit"
 
 
 def _advice_on_files(plugin: Plugin) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 _CONTRACT = "sglk.backends.base"
 _TABLE = "sglk.backends.capability_table"
-"""Both import torch; so not before a backend is wanted."""
+_WORK = "sglk.backends.device_work"
+"""All import torch; so not before a backend is wanted."""
 
 
 def import_contract() -> Any:
@@ -42,8 +43,11 @@ def unfit(made: object, *, own: bool = False) -> str | None:
             return f"{type(made).__qualname__}.{part} is {_short(value)}, not of type {kind.__name__}"
     if own:
         return None
-    flaw = importlib.import_module(_TABLE).table_flaw(made.capabilities)
-    return _wrong_version(type(made), base) or (flaw and f"{type(made).__qualname__}.{flaw}")
+    if (flaw := _wrong_version(type(made), base)) is not None:
+        return flaw
+    table, work = importlib.import_module(_TABLE), importlib.import_module(_WORK)
+    flaw = table.table_flaw(made.capabilities) or work.work_flaw(made)
+    return flaw and f"{type(made).__qualname__}.{flaw}"
 
 
 def api_version(factory: object) -> object:

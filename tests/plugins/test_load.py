@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import sglk
 from sglk import plugins
 from sglk.config.compose import compose
 from sglk.errors import BackendError
@@ -71,6 +72,10 @@ def test_a_plugin_is_loaded_by_its_entry_point(site: Path, caplog: pytest.LogCap
             "class Proxy(type):\n    def __getattribute__(self, name): raise OSError('no driver')\n"
             "class Backend(metaclass=Proxy): ...",
             "failed to load from 'dummy_broken:Backend': OSError: no driver;",
+        ),
+        (
+            "from sglk.backends.base import Capabilities\nCapabilities(frozenset(), frozenset(), warp_size=32)",
+            f"this sglk ({sglk.__version__}) has another Capabilities; install versions of sglk and dummy-broken that",
         ),
         ("Backend = None", "is refused: it is None, not a DeviceBackend class"),
         ("class Backend:\n    api_version = 1", "Backend is no subclass of sglk.backends.base.DeviceBackend"),
@@ -148,6 +153,10 @@ def Backend(**options):
         ("SOME, SOME, quantization={'int8'}", "quantization has 'int8', which is none of w8a8, w8a16, w4a16, fp8"),
         ("SOME, SOME, page_sizes=16", "page_sizes is 16, not a tuple of whole numbers above 0"),
         ("SOME, SOME, page_sizes=(16, 0)", "page_sizes is (16, 0), not a tuple of whole numbers above 0"),
+        ("SOME, SOME, page_sizes=(True,)", "page_sizes is (True,), not a tuple of whole numbers above 0"),
+        ("SOME, SOME, graph_capture='no'", "graph_capture is 'no', not True or False"),
+        ("SOME, SOME, int8_group_size=0", "int8_group_size is 0, not a whole number above 0, nor -1 for all inputs"),
+        ("SOME, SOME, collectives=True", "collectives is True, not the name of a library, nor None"),
         ("SOME, SOME, default_dtype=['fp32']", "default_dtype is ['fp32'], which is not among its dtypes: fp32"),
         ("{'fp16'}, {'fp16'}", "default_dtype is 'fp32', which is not among its dtypes: fp16"),
         ("{'fp32', 'fp16'}, SOME", "kv_cache_dtypes lacks 'fp16', which kv_cache_dtype=auto means beside that dtype"),
@@ -162,6 +171,34 @@ def test_a_table_of_capabilities_that_cannot_be_meant_is_the_plugins_fault(site:
     with pytest.raises(BackendError) as caught:
         plugins.create_backend("odd", num_threads=1)
     assert f"backend 'odd' (dummy-odd 1.2 at {site}) is refused: Backend.capabilities.{flaw}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "flaw"),
+    [
+        ("memory_info(self)", "(8, 4)", "memory_info() returns (8, 4), not a MemoryInfo of numbers of bytes"),
+        ("memory_info(self)", "MemoryInfo(4, 8)", "returns MemoryInfo(total=4, free=8), of which more is free than"),
+        ("device_info(self)", "'card'", "device_info() returns 'card', not a name"),
+        ("num_devices(self, ranks)", "-1", "num_devices(1) returns -1, not a number above 0, nor None"),
+        ("num_devices(self, ranks)", "os.open('/none', 0)", "num_devices(1) raises FileNotFoundError: [Errno 2]"),
+        ("allocate(self, shape, dtype)", "None", "allocate() returns None, not a tensor"),
+        (
+            "allocate(self, shape, dtype)",
+            "torch.empty(2, 4)",
+            "returns torch.float32 [2, 4] where torch.float32 [2, 3]",
+        ),
+        ("execute_runnable(self, runnable)", "None", "execute_runnable() returns None, not what its runnable returns"),
+        ("copy(self, src, dst)", "dst.fill_(7)", "copy() to the device and back makes [[7.0, 7.0, 7.0], [7.0, 7.0, "),
+        ("free(self, tensor)", "tensor.nope", "allocate() raises AttributeError: 'Tensor' object has no attribute"),
+    ],
+)
+def test_a_device_that_does_not_do_its_work_is_the_plugins_fault(site: Path, method: str, body: str, flaw: str) -> None:
+    code = f"import os\nimport torch\nfrom sglk.backends.base import MemoryInfo\n{BACKEND}"
+    install_backend(site, "lazy", f"{code}    def {method}: return {body}\n")
+    with pytest.raises(BackendError) as caught:
+        plugins.create_backend("lazy", num_threads=1)
+    assert f"backend 'lazy' (dummy-lazy 1.2 at {site}) is refused: Backend." in str(caught.value)
+    assert flaw in str(caught.value)
 
 
 def test_a_factory_without_the_keywords_of_the_contract_is_told_them(site: Path) -> None:
