@@ -88,7 +88,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     if isinstance(config, TuneConfig):
         yield from objective_problems(config.objective)
         yield from search_problems(config.search, config.objective, config)
-        yield from study_problems(config.study, config.calibration)
+        yield from study_problems(config)
 
 
 def _kinds(groups: Sequence[GroupConfig], backend: str) -> Iterator[str]:

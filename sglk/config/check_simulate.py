@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator
 
+from sglk.config.engine_schema import EngineConfig
+from sglk.config.profiles import NATIVE
 from sglk.config.ranges import at_least
 from sglk.config.simulate_schema import SimulateConfig
 
@@ -20,9 +22,14 @@ def simulation_problems(config: SimulateConfig) -> Iterator[str]:
         value = getattr(config.simulate, name)
         if value is not None and not 0 <= value < math.inf:
             yield f"simulate.{name}={value:g} is not a time; give seconds from 0 up"
-    if config.engine.name != "native":
-        yield f"engine={config.engine.name} has a scheduler of its own, which cannot be simulated; leave out engine"
+    yield from not_simulated(config.engine)
     if config.bench.url is not None:
         yield f"bench.url={config.bench.url} is a running server, and a simulation asks none; leave it out"
     if not config.calibration:
         yield "calibration is empty; write auto, none or the path of a file"
+
+
+def not_simulated(engine: EngineConfig) -> Iterator[str]:
+    """Yield that an engine cannot be simulated, where it is not our own."""
+    if engine.name != NATIVE:
+        yield f"engine={engine.name} has a scheduler of its own, which cannot be simulated; leave out engine"

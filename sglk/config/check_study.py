@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from sglk.config.check_bench import slo_problems
+from sglk.config.check_simulate import not_simulated
 from sglk.config.keys import leaves, lookup
 from sglk.config.ranges import at_least, hint, one_of, positive
-from sglk.config.tune_schema import ObjectiveConfig, SearchConfig, StudyConfig, TuneConfig
+from sglk.config.tune_schema import ObjectiveConfig, SearchConfig, TuneConfig
 
 SAMPLERS = ("grid", "random", "tpe")
 PRUNERS = ("none", "median")
@@ -88,8 +89,11 @@ def _fits(value: object, wanted: object, optional: bool) -> bool:
     return isinstance(value, bool if wanted is bool else str)
 
 
-def study_problems(study: StudyConfig, calibration: str) -> Iterator[str]:
+def study_problems(config: TuneConfig) -> Iterator[str]:
     """Yield what is wrong with how it treats trials, and with where the times of simulated ones come from."""
+    study, calibration = config.study, config.calibration
+    if study.simulate:
+        yield from not_simulated(config.engine)
     if not calibration:
         yield "calibration is empty; write auto, none or the path of a file"
     if calibration != "auto" and not study.simulate:
