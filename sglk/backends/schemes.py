@@ -25,12 +25,15 @@ class LinearScheme:
         """Return how many scales an output has in a layer of `in_features`."""
         return -(-in_features // self.width(in_features))
 
-    def num_bytes(self, out_features: int, in_features: int) -> int:
-        """Return the memory of a matrix with its scales, in the layout that all chips share (`QuantisedMatrix`)."""
-        groups = self.groups(in_features)
+    def num_bytes(self, out_features: int, in_features: int, block_rows: int = 1) -> int:
+        """Return the memory of a matrix with its scales, in the layout that all chips share (`QuantisedMatrix`).
+
+        There every output has scales of its own; elsewhere `block_rows` of them share theirs.
+        """
+        scales = -(-out_features // block_rows) * self.groups(in_features)
         if self.kind == "w4a16":
-            return out_features * (in_features // 2 + groups * (2 if self.symmetric else 4))
-        return out_features * (in_features + groups * (4 if self.symmetric else 5))
+            return out_features * (in_features // 2) + scales * (2 if self.symmetric else 4)
+        return out_features * in_features + scales * (4 if self.symmetric else 5)
 
 
 ON_LOAD = {

@@ -57,7 +57,7 @@ def _print(found: list[ModelConfig]) -> None:
     screen.print(table)
     screen.print("\nKV at two bytes a number", style="dim")
     if numbers_only := [model.name for model in found if not _is_supported(model)]:
-        screen.print(f"only for planning, this version cannot serve them: {', '.join(numbers_only)}", style="dim")
+        screen.print(f"only with engine=sglang or engine=vllm: {', '.join(numbers_only)}", style="dim")
 
 
 def _facts(model: ModelConfig) -> dict[str, Any]:

@@ -95,6 +95,8 @@ def _print_memory(plan: ReplicaPlan, screen: Console) -> None:
         table.add_row("head", _number(weights.head), found.quantization)
     table.add_row("attention", _number(weights.attention), found.quantization or kept or found.dtype)
     table.add_row("feed-forward", _number(weights.feed_forward), found.quantization or kept or found.dtype)
+    if weights.absorbed:
+        table.add_row("absorbed", _number(weights.absorbed), "attention's matrix to keys and values once more")
     table.add_row("norms", _number(weights.norms), found.dtype)
     table.add_row("KV pool", _number(found.kv_bytes), f"{found.kv_bytes_per_token} bytes per token in {found.kv_dtype}")
     runtime = found.reserve_needed - found.activations

@@ -2,6 +2,13 @@
 
 from sglk.config.schema import ModelConfig
 
+_HEAD_NORMS = frozenset({"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
+
+
+def has_head_norms(architecture: str | None) -> bool:
+    """Return whether an architecture normalises each head's query and key (Qwen Team 2025, arXiv:2505.09388)."""
+    return architecture in _HEAD_NORMS
+
 
 def num_parameters(model: ModelConfig) -> int | None:
     """Return the number of weights, embeddings included, or None when the architecture is not known.
@@ -34,15 +41,20 @@ def kv_elements_per_token(model: ModelConfig) -> int | None:
 def _attention(model: ModelConfig, hidden: int) -> int:
     heads, head_dim = model.num_attention_heads or 0, model.head_dim or 0
     if model.kv_lora_rank is not None:
-        rank, rope = model.kv_lora_rank, model.qk_rope_head_dim or 0
-        query = hidden * heads * (head_dim + rope)
-        return query + hidden * (rank + rope) + rank + rank * heads * 2 * head_dim + heads * head_dim * hidden
+        return _latent_attention(model, hidden, heads, model.kv_lora_rank)
     kv_heads = model.num_key_value_heads or heads
     projected = (heads + 2 * kv_heads) * head_dim
     bias = projected if model.attention_bias else 0
-    # Qwen3 normalises each head's query and key.
-    head_norms = 2 * head_dim if (model.architecture or "").startswith("Qwen3") else 0
+    head_norms = 2 * head_dim if has_head_norms(model.architecture) else 0
     return hidden * projected + bias + head_norms + heads * head_dim * hidden
+
+
+def _latent_attention(model: ModelConfig, hidden: int, heads: int, rank: int) -> int:
+    rope, values = model.qk_rope_head_dim or 0, model.v_head_dim or model.head_dim or 0
+    plain, compressed = model.qk_nope_head_dim or model.head_dim or 0, model.q_lora_rank
+    queries = heads * (plain + rope)
+    query = hidden * queries if compressed is None else compressed * (hidden + 1 + queries)
+    return query + hidden * (rank + rope) + rank * (1 + heads * (plain + values)) + heads * values * hidden
 
 
 def _moe(model: ModelConfig, hidden: int) -> int:

@@ -110,6 +110,13 @@ class ModelConfig:
     kv_lora_rank: Optional[int] = None
     """Width of the compressed KV of multi-head latent attention (DeepSeek)."""
     qk_rope_head_dim: Optional[int] = None
+    """Width of the part of every query and key that turns with its position, beside those of `head_dim`."""
+    qk_nope_head_dim: Optional[int] = None
+    """Width of the part that does not; null = `head_dim`."""
+    v_head_dim: Optional[int] = None
+    """Width of every head's value; null = `head_dim`."""
+    q_lora_rank: Optional[int] = None
+    """Width of the compressed query; null = queries are not compressed."""
 
 
 @dataclass

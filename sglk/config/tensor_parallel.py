@@ -18,6 +18,10 @@ class SplitSizes:
     kv_heads: int
     widths: frozenset[int] = frozenset()
     """Inner widths of the feed-forward blocks."""
+    vocabulary: int | None = None
+    """Rows of embedding and head; None where every rank has all."""
+    block: int = 1
+    """Neighbours of an inner width that share scales: no rank has a part of them."""
 
     def fits(self, tp_size: int) -> bool:
         """Return whether each of `tp_size` ranks can have whole query heads and an equal part of every width.
@@ -27,8 +31,12 @@ class SplitSizes:
         return (
             self.heads % tp_size == 0
             and (self.kv_heads % tp_size == 0 or tp_size % self.kv_heads == 0)
-            and all(width % tp_size == 0 for width in self.widths)
+            and all(width % (tp_size * self._block(tp_size)) == 0 for width in self.widths)
+            and (self.vocabulary is None or self.vocabulary % tp_size == 0)
         )
+
+    def _block(self, tp_size: int) -> int:
+        return self.block if tp_size > 1 else 1
 
     def allowed(self) -> list[int]:
         """Return every number of ranks that fits."""
@@ -39,7 +47,9 @@ class SplitSizes:
         if self.fits(tp_size):
             return None
         widths = "".join(f", feed-forward width {width}" for width in sorted(self.widths))
+        blocks = f" (in blocks of {self.block})" if self.block > 1 else ""
+        vocabulary = "" if self.vocabulary is None else f", vocabulary of {self.vocabulary}"
         return (
             f"runtime.tp_size={tp_size} does not split the {self.heads} attention heads, {self.kv_heads} key-value"
-            f" heads{widths} of {model!r} evenly; allowed: {', '.join(map(str, self.allowed()))}"
+            f" heads{widths}{blocks}{vocabulary} of {model!r} evenly; allowed: {', '.join(map(str, self.allowed()))}"
         )

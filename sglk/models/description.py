@@ -54,6 +54,7 @@ def describe_model(model: ModelConfig, load_format: str = "auto") -> ModelDescri
         weights: Path | GgufFile = gguf
     else:
         spec = read_spec(files.path)
+        check_architecture(spec.architecture)
         tokenizer = _folder_tokenizer(files.path, spec, load_format)
         weights, quantization = files.path, read_quantization(files.path)
     _compare_numbers(model, spec, files.path)

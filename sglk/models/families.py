@@ -32,6 +32,8 @@ class Family:
     """Key of the experts' width; None = a dense architecture."""
     shared_expert: bool = False
     """Whether every token visits one more expert beside its own."""
+    latent: bool = False
+    """Whether attention is over latent vectors, and experts are described as DeepSeek does."""
     norm_topk_prob: bool | None = None
     """Whether a token's expert weights are scaled to sum to 1; None = the key of that name decides."""
 
@@ -41,6 +43,8 @@ _UPPER_LAYERS = WindowRule(switched=True, default=4096, layers="from_max_window_
 _EVEN_LAYERS = WindowRule(switched=True, default=4096, layers="even_below_max_window_layers")
 
 FAMILIES = {
+    "DeepseekV2ForCausalLM": Family(expert_width="moe_intermediate_size", latent=True),
+    "DeepseekV3ForCausalLM": Family(expert_width="moe_intermediate_size", latent=True),
     "LlamaForCausalLM": Family(),
     "MistralForCausalLM": Family(window=WindowRule(switched=False, default=4096)),
     "MixtralForCausalLM": Family(
@@ -57,4 +61,4 @@ FAMILIES = {
     "Qwen3ForCausalLM": Family(head_dim=128, window=_UPPER_LAYERS),
     "Qwen3MoeForCausalLM": Family(window=_ALL_LAYERS, expert_width="moe_intermediate_size"),
 }
-"""By architecture as in config.json."""
+"""By architecture as in config.json: those of `sglk.models.registry`, and others that only SGLang and vLLM serve."""

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from sglk.models.families import FAMILIES, Family
 from sglk.models.fields import MOST_HEAD_WIDTH, MOST_LAYERS, Fields, read_json, read_json_if_present
+from sglk.models.latent_config import read_latent
 from sglk.models.moe_config import read_moe
-from sglk.models.registry import check_architecture
+from sglk.models.registry import check_known
 from sglk.models.rope_scaling import normalise_rope
 from sglk.models.sliding_window import sliding_windows
 from sglk.models.spec import ModelSpec
@@ -24,17 +25,9 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
     family = FAMILIES[architecture]
     _refuse_unsupported(config)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    kv_heads = config.integer("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise config.wrong("num_key_value_heads", f"a divisor of `num_attention_heads` ({heads})")
-    head_dim = family.head_dim or hidden // heads
-    if not config.has("head_dim") and family.head_dim is None and hidden % heads:
-        raise config.wrong("hidden_size", f"a multiple of `num_attention_heads` ({heads}) where `head_dim` is absent")
-    head_dim = config.integer("head_dim", head_dim, most=MOST_HEAD_WIDTH)
-    if head_dim % 2:
-        key = "head_dim" if config.has("head_dim") else "hidden_size"
-        wanted = f"such that heads are of even width (positions turn pairs), and they are {head_dim} wide"
-        raise config.wrong(key, wanted)
+    latent = read_latent(config) if family.latent else None
+    # Of latent attention every head has keys and values of its own, made when they are needed.
+    kv_heads, head_dim = (heads, latent.v_head_dim) if latent else _kv_heads(config, family, hidden, heads)
     layers = config.integer("num_hidden_layers", most=MOST_LAYERS)
     theta, scaling, context = normalise_rope(config, family.rope_theta)
     qkv_bias, output_bias = _biases(config, family)
@@ -57,6 +50,7 @@ def spec_from_config(config: Fields, generation: Fields) -> ModelSpec:
         mlp_bias=config.flag("mlp_bias", False),
         sliding_windows=sliding_windows(config, family.window, layers, context),
         moe=read_moe(config, family, layers),
+        latent=latent,
         bos_token_id=min(config.token_ids("bos_token_id"), default=None),
         eos_token_ids=config.token_ids("eos_token_id") | generation.token_ids("eos_token_id"),
     )
@@ -67,8 +61,23 @@ def _architecture(config: Fields) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.wrong("architectures", "a list with a class name, such as ['LlamaForCausalLM']")
     # First of all: a foreign configuration also lacks keys, and that is not what its owner wants to hear.
-    check_architecture(names[0])
+    check_known(names[0])
     return names[0]
+
+
+def _kv_heads(config: Fields, family: Family, hidden: int, heads: int) -> tuple[int, int]:
+    """Return the number of key-value heads, and the width of every head."""
+    kv_heads = config.integer("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of `num_attention_heads` ({heads})")
+    if not config.has("head_dim") and family.head_dim is None and hidden % heads:
+        raise config.wrong("hidden_size", f"a multiple of `num_attention_heads` ({heads}) where `head_dim` is absent")
+    head_dim = config.integer("head_dim", family.head_dim or hidden // heads, most=MOST_HEAD_WIDTH)
+    if head_dim % 2:
+        key = "head_dim" if config.has("head_dim") else "hidden_size"
+        wanted = f"such that heads are of even width (positions turn pairs), and they are {head_dim} wide"
+        raise config.wrong(key, wanted)
+    return kv_heads, head_dim
 
 
 def _refuse_unsupported(config: Fields) -> None:

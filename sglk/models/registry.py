@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sglk.errors import ModelLoadError, nearest
+from sglk.models.families import FAMILIES
 
 if TYPE_CHECKING:
     from sglk.models.causal_lm import CausalLM
@@ -25,13 +26,23 @@ def check_architecture(architecture: str, whose: str = "") -> None:
 
     `whose` begins the message, such as `model 'x': `.
     """
-    if architecture in ARCHITECTURES:
-        return
+    if architecture not in ARCHITECTURES:
+        raise _unsupported(architecture, whose)
+
+
+def check_known(architecture: str, whose: str = "") -> None:
+    """Raise the same where `architecture` cannot be planned for engines that are not sglk's own, either."""
+    if architecture not in FAMILIES:
+        raise _unsupported(architecture, whose)
+
+
+def _unsupported(architecture: str, whose: str) -> ModelLoadError:
+    elsewhere = ", ".join(sorted(FAMILIES.keys() - ARCHITECTURES.keys()))
     # Only another spelling is a near match: Qwen3 must not be advised to load as Qwen2.
-    same = [name for name in ARCHITECTURES if name.lower() == architecture.lower()]
-    raise ModelLoadError(
-        f"{whose}architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
-        f"{nearest(architecture, same)}"
+    same = [name for name in FAMILIES if name.lower() == architecture.lower() and name != architecture]
+    return ModelLoadError(
+        f"{whose}architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}, and with "
+        f"engine=sglang or engine=vllm {elsewhere}{nearest(architecture, same)}"
     )
 
 

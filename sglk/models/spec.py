@@ -17,8 +17,28 @@ class MoeSpec:
     """Whether the weights of a token's experts are scaled to sum to 1."""
     shared_expert_intermediate_size: int | None = None
     """Width of the expert that every token visits beside its own; None where there is none."""
+    shared_expert_gate: bool = True
+    """Whether a product of its own decides how much that expert counts."""
     dense_layers: frozenset[int] = frozenset()
     """Layers that have one plain feed-forward block all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1); names as in config.json.
+
+    Keys and values of all heads are made from one short vector a token, which is all that is kept of it, beside one key
+    that turns with its position.
+    """
+
+    kv_lora_rank: int
+    """Width of that vector."""
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    """Width of that key, and of the part of every query that meets it."""
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    """Width of the vector that all queries are made from; None where they are made from the token itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +52,7 @@ class ModelSpec:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
+    """Of latent attention that of values."""
     vocab_size: int
     max_position_embeddings: int
     rms_norm_eps: float = 1e-6
@@ -47,6 +68,8 @@ class ModelSpec:
     sliding_windows: tuple[int | None, ...] = ()
     """Tokens that a query of each layer sees, itself the last of them (None = all); empty where all layers see all."""
     moe: MoeSpec | None = None
+    latent: LatentSpec | None = None
+    """None where every key-value head keeps its keys and values."""
     quantization: Quantization = field(default_factory=Quantization)
     """How linear layers are quantised."""
     bos_token_id: int | None = None

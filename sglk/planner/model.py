@@ -11,9 +11,10 @@ from sglk.backends.kept_kinds import GGML_NUMBERS
 from sglk.backends.schemes import CPU_INT8_GROUP, LinearScheme, Quantization, on_load
 from sglk.backends.sim_rates import multiplies_in_fp8
 from sglk.config.groups import SIMULATED
+from sglk.config.profiles import NATIVE
 from sglk.config.quantization import NAMES
 from sglk.config.schema import BackendConfig, ModelConfig, RuntimeConfig, ServeConfig
-from sglk.config.tensor_parallel import ranks_of
+from sglk.config.tensor_parallel import SplitSizes, ranks_of
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.models.chosen_scheme import choose_scheme
 from sglk.models.files import ModelFiles, find_files
@@ -22,12 +23,12 @@ from sglk.models.hf_config import read_spec
 from sglk.models.numbers import spec_from_numbers
 from sglk.models.part import can_be_summed, part_of_spec, split_sizes
 from sglk.models.quantization_config import CheckpointQuantization, read_quantization
-from sglk.models.registry import check_architecture
+from sglk.models.registry import check_architecture, check_known
 from sglk.models.spec import ModelSpec
 from sglk.planner.dtypes import BYTES
 from sglk.planner.kinds import ROWS, StoredKinds
 from sglk.planner.room import IN_MAIN_MEMORY
-from sglk.planner.weights import Weights, weights_of
+from sglk.planner.weights import Layout, Weights, padded_vocabulary, weights_of
 
 _USUAL_GROUP = 128
 """Inputs that share a scale in most published AWQ and GPTQ checkpoints."""
@@ -50,9 +51,11 @@ class PlannedModel:
     fp8_activations: bool = False
     """Whether the device rounds activations in fp8 too."""
     summed: bool = False
-    """Whether ranks sum whatever the model is, as simulated ones do."""
+    """Whether ranks sum whatever the model is, as simulated ones and those of other engines do."""
     rows: int = 1
     """Multiple of outputs that the device fills matrices up to."""
+    launched: bool = False
+    """Whether SGLang or vLLM has it, not our own engine."""
     kinds: StoredKinds | None = None
     """What the files have their matrices in, where the device keeps that; None = not known, or it does not."""
 
@@ -80,9 +83,14 @@ class PlannedModel:
 
     def weights(self, dtype: str, scheme: LinearScheme | None, ranks: int) -> Weights:
         """Return what each of `ranks` holds, with its linear layers in `scheme` and all else in `dtype`."""
-        kinds = self.kinds if self.keeps(dtype) else None
-        gathers = self.gathers(scheme, ranks)
-        return weights_of(self.spec, dtype, scheme, ranks, kinds, gathers, self.rows, self.head(scheme))
+        layout = Layout(
+            self.kinds if self.keeps(dtype) else None,
+            self.gathers(scheme, ranks),
+            self.rows,
+            self.launched,
+            self._block_rows,
+        )
+        return weights_of(self.spec, dtype, scheme, ranks, layout, self.head(scheme))
 
     def weight_bits(self, dtype: str, scheme: LinearScheme | None) -> float:
         """Return how many bits a number of the layers takes in memory, to a tenth; scales count with their numbers."""
@@ -101,23 +109,42 @@ class PlannedModel:
         """Return whether matrices that are computed with in `dtype` stay in the bits of the files."""
         return self.kinds is not None and dtype == "fp32"
 
+    @property
+    def _block_rows(self) -> int:
+        """Outputs that share scales; our own engine gives each its own."""
+        return self.checkpoint.block_rows if self.launched and self.checkpoint else 1
+
+    @property
+    def _sizes(self) -> SplitSizes:
+        sizes = split_sizes(self.spec)
+        if not self.launched:
+            return sizes
+        return replace(sizes, vocabulary=padded_vocabulary(self.spec), block=self._block_rows)
+
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
-        return split_sizes(self.spec).allowed()
+        return self._sizes.allowed()
 
     def check_split(self, runtime: RuntimeConfig) -> None:
         """Raise ConfigError where the model cannot be split over `runtime.tp_size` devices, as the engine does."""
-        problem = split_sizes(self.spec).problem(ranks_of(runtime), self.name)
+        problem = self._sizes.problem(ranks_of(runtime), self.name)
         if problem is not None:
             raise ConfigError(problem)
 
 
 def model_of(config: ServeConfig) -> PlannedModel:
-    """Return the model of one replica, as its backend would load it; raises as `planned_model` does."""
+    """Return the model of one replica, as its engine would load it; raises as `planned_model` does.
+
+    Raises ModelLoadError for an architecture that only other engines have, where it is to be our own.
+    """
+    if config.engine.name != NATIVE:
+        return replace(planned_model(config.model), summed=True, launched=True)
     here, exact = config.backend.name == IN_MAIN_MEMORY, config.runtime.enable_deterministic_inference
     packed = here and _has_kernels(config.backend)
+    found = planned_model(config.model, kept=packed and config.runtime.load_format != "dummy")
+    check_architecture(found.spec.architecture, f"model {config.model.name!r}: ")
     return replace(
-        planned_model(config.model, kept=packed and config.runtime.load_format != "dummy"),
+        found,
         rows=ROWS if packed else 1,
         int8_group_size=CPU_INT8_GROUP if here else -1,
         exact_ranks=here if exact is None else exact,
@@ -130,7 +157,14 @@ def planning_key(config: ServeConfig) -> str:
     """Return what `model_of` depends on: replicas that have it in common are planned with one model."""
     runtime = config.runtime
     return repr(
-        (config.model, config.backend, config.chip, runtime.load_format, runtime.enable_deterministic_inference)
+        (
+            config.model,
+            config.engine.name,
+            config.backend,
+            config.chip,
+            runtime.load_format,
+            runtime.enable_deterministic_inference,
+        )
     )
 
 
@@ -149,10 +183,10 @@ def planned_model(model: ModelConfig, *, kept: bool = False) -> PlannedModel:
     """Return what the numbers of `model` say, or its files where it has a path or no numbers; nothing is downloaded.
 
     `kept` = the device keeps what the files have their matrices in, so look what that is. Raises ModelLoadError where
-    neither is here, or the engine has no such architecture.
+    neither is here, or nothing is known of the architecture.
     """
     if model.path is None and model.architecture is not None:
-        check_architecture(model.architecture, f"model {model.name!r}: ")
+        check_known(model.architecture, f"model {model.name!r}: ")
         spec = spec_from_numbers(model, "to plan with it")
         return PlannedModel(model.name, spec, has_files=False, kinds=_kinds_here(model) if kept else None)
     try:

@@ -56,7 +56,6 @@ def weight_options(subject: Subject) -> Iterator[WeightOption]:
 def kv_options(subject: Subject, wanted: Wanted) -> Iterator[KVOption]:
     """Yield the pool in the chosen dtype and in each other that the chip takes."""
     own = kv_dtype(subject.runtime, subject.chip)
-    for dtype in dict.fromkeys((own, *subject.chip.kv_cache_dtypes)):
-        if dtype in BYTES:
-            found = subject.footprint(replace(subject.runtime, kv_cache_dtype=dtype))
-            yield KVOption(dtype, found.kv_bytes_per_token, found.kv_tokens, found.requests(wanted.context_length))
+    for dtype in dict.fromkeys((own, *subject.kv_dtypes())):
+        found = subject.footprint(replace(subject.runtime, kv_cache_dtype=dtype))
+        yield KVOption(dtype, found.kv_bytes_per_token, found.kv_tokens, found.requests(wanted.context_length))

@@ -5,6 +5,7 @@ from sglk.config.tensor_parallel import ranks_of
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
 from sglk.planner.dtypes import BYTES
+from sglk.planner.latent import working_width
 
 RUNTIME_BYTES = 512 * 2**20
 """A driver's context, libraries and tables; SGLang 0.5.18 sets as much aside (`_handle_gpu_memory_settings`)."""
@@ -24,10 +25,16 @@ def activation_bytes(spec: ModelSpec, runtime: RuntimeConfig, dtype: str) -> int
     tokens = max(runtime.max_prefill_tokens, runtime.max_running_requests)
     if runtime.chunked_prefill_size == -1:
         tokens = max(tokens, runtime.context_length or spec.max_position_embeddings)
-    attention = 2 * (part.num_attention_heads + part.num_key_value_heads) * part.head_dim
-    numbers = 2 * part.hidden_size + max(attention, 3 * _width(part))
+    numbers = 2 * part.hidden_size + max(_attention(part), 3 * _width(part))
     logits = runtime.max_running_requests * part.vocab_size * (item + _LOGIT_COPY)
     return tokens * numbers * item + logits
+
+
+def _attention(part: ModelSpec) -> int:
+    """Return the numbers of one token's queries, keys, values and results."""
+    if part.latent is not None:
+        return working_width(part, part.latent)
+    return 2 * (part.num_attention_heads + part.num_key_value_heads) * part.head_dim
 
 
 def _width(part: ModelSpec) -> int:

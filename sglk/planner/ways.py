@@ -16,6 +16,7 @@ from sglk.config.tensor_parallel import ranks_of
 from sglk.engine.capacity import GIB
 from sglk.planner.dtypes import BYTES, compute_dtype, kv_dtype
 from sglk.planner.footprint import Footprint, footprint
+from sglk.planner.kv import takes
 from sglk.planner.model import PlannedModel
 from sglk.planner.room import Room
 from sglk.planner.weights import schemes_by_size
@@ -63,6 +64,10 @@ class Subject:
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
         return [size for size in self.model.tp_sizes() if size <= _MOST_DEVICES]
+
+    def kv_dtypes(self) -> list[str]:
+        """Return the dtypes of known size that the chip and the model can have a pool in."""
+        return [name for name in self.chip.kv_cache_dtypes if name in BYTES and takes(self.model.spec, name)]
 
     @property
     def scheme(self) -> LinearScheme | None:
@@ -284,7 +289,7 @@ def _schemes(subject: Subject) -> list[str]:
 def _kv_dtypes(subject: Subject) -> list[str]:
     now = subject.runtime.kv_cache_dtype
     size = BYTES[kv_dtype(subject.runtime, subject.chip)]
-    smaller = [name for name in subject.chip.kv_cache_dtypes if BYTES.get(name, size) < size]
+    smaller = [name for name in subject.kv_dtypes() if BYTES[name] < size]
     one_each = {BYTES[name]: name for name in reversed(smaller)}
     return [now, *(name for name in smaller if name in one_each.values())]
 

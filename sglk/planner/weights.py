@@ -1,13 +1,18 @@
 """Bytes of a model's weights on one device, part by part, as the layers of `sglk.layers` declare them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from sglk.backends.schemes import LinearScheme
+from sglk.config.model_size import has_head_norms
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec, MoeSpec
 from sglk.planner.dtypes import BYTES
 from sglk.planner.kinds import StoredKinds, filled
+from sglk.planner.latent import absorbed, matrices, norm_width
+
+_VOCABULARY_ROWS = 64
+"""`DEFAULT_VOCAB_PADDING_SIZE` of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +26,32 @@ class Weights:
     feed_forward: int
     """Experts and their routers included."""
     norms: int
+    absorbed: int = 0
+    """What an engine has of latent attention's matrices a second time."""
 
     @property
     def total(self) -> int:
         """All parts together."""
         return sum(int(getattr(self, field.name)) for field in fields(self))
 
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an engine lays matrices out on its devices."""
+
+    kinds: StoredKinds | None = None
+    """Kinds of the files' matrices, where those that are in the compute dtype are kept in their own bits."""
+    gathers: bool = False
+    """Whether of a projection out of a block a rank has some outputs, not some inputs."""
+    rows: int = 1
+    """Multiple that the outputs of a matrix are filled up to."""
+    launched: bool = False
+    """Whether it is that of SGLang and vLLM, which divide embedding and head by the vocabulary."""
+    block_rows: int = 1
+    """Outputs that share their scales."""
+
+
+OURS = Layout()
 
 Bytes = Callable[[tuple[str, ...], int, int], int]
 """Of a product: llama.cpp's names of the matrices that are stacked for it, its outputs and its inputs."""
@@ -54,41 +79,47 @@ def weights_of(
     dtype: str,
     scheme: LinearScheme | None,
     ranks: int,
-    kinds: StoredKinds | None = None,
-    gathers: bool = False,
-    rows: int = 1,
+    layout: Layout = OURS,
     head: LinearScheme | None = None,
 ) -> Weights:
     """Return what each of `ranks` holds of the model that `spec` describes, which can be split over them.
 
     `scheme` is that of the linear layers, `head` that of the output head; embedding, norms, biases and routers are
-    always in `dtype`, and all but the projections of the blocks are on every rank. With `kinds`, those of the files,
-    matrices that are in `dtype` are kept in their own bits. `gathers`: of a projection out of a block a rank has some
-    outputs, not some inputs. The outputs of a matrix are filled up to a multiple of `rows`.
+    always in `dtype`, and all but the projections of the blocks are on every rank, where `layout` does not divide the
+    vocabulary.
     """
-    part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, kinds, ranks if gathers else 1, rows)
+    part, forms = part_of_spec(spec, ranks), _forms(dtype, scheme, ranks, layout)
     layers = range(spec.num_hidden_layers)
+    tokens = -(-padded_vocabulary(spec) // ranks) if layout.launched else spec.vocab_size
+    twice = 0 if spec.latent is None else absorbed(part, spec.latent)
     return Weights(
-        embedding=forms.plain(("token_embd",), spec.vocab_size, spec.hidden_size),
-        head=_head(spec, forms, head, rows),
+        embedding=forms.plain(("token_embd",), tokens, spec.hidden_size),
+        head=_head(replace(spec, vocab_size=tokens), forms, head, layout.rows),
         attention=sum(_attention(part, f"blk.{layer}", forms) for layer in layers),
         feed_forward=sum(_feed_forward(part, layer, forms) for layer in layers),
         norms=_norms(spec) * forms.item,
+        absorbed=len(layers) * twice * forms.item,
     )
 
 
-def _forms(dtype: str, scheme: LinearScheme | None, kinds: StoredKinds | None, gathering: int, rows: int) -> _Forms:
-    item = BYTES[dtype]
+def padded_vocabulary(spec: ModelSpec) -> int:
+    """Return the rows of embedding and head together on all ranks of SGLang and vLLM (`VocabParallelEmbedding`)."""
+    return filled(spec.vocab_size, _VOCABULARY_ROWS)
+
+
+def _forms(dtype: str, scheme: LinearScheme | None, ranks: int, layout: Layout) -> _Forms:
+    item, rows, kinds = BYTES[dtype], layout.rows, layout.kinds
+    gathering = ranks if layout.gathers else 1
 
     def plain(names: tuple[str, ...], outputs: int, inputs: int) -> int:
         return filled(outputs, rows) * inputs * item
 
     def quantised(names: tuple[str, ...], outputs: int, inputs: int) -> int:
         assert scheme is not None
-        return scheme.num_bytes(filled(outputs, rows), inputs)
+        return scheme.num_bytes(filled(outputs, rows), inputs, layout.block_rows)
 
     kept, experts = (plain, plain) if kinds is None else (kinds.matrix, kinds.expert)
-    if gathering > 1:
+    if layout.gathers:
         # They run one by one, as linear layers do.
         experts = kept
     if scheme is not None:
@@ -103,6 +134,8 @@ def _head(spec: ModelSpec, forms: _Forms, scheme: LinearScheme | None, rows: int
 
 
 def _attention(part: ModelSpec, block: str, forms: _Forms) -> int:
+    if part.latent is not None:
+        return sum(forms.linear((), *shape) for shape in matrices(part, part.latent))
     hidden, head = part.hidden_size, part.head_dim
     query, keys = part.num_attention_heads * head, part.num_key_value_heads * head
     biases = (query + 2 * keys) * part.attention_bias + -(-hidden // forms.gathering) * part.attention_output_bias
@@ -126,7 +159,8 @@ def _experts(part: ModelSpec, moe: MoeSpec, block: str, forms: _Forms) -> int:
     if moe.shared_expert_intermediate_size is None:
         return routed + router
     shared = _gated(hidden, moe.shared_expert_intermediate_size, block, "_shexp", forms.linear, forms)
-    return routed + router + shared + forms.plain((f"{block}.ffn_gate_inp_shexp",), 1, hidden)
+    gate = forms.plain((f"{block}.ffn_gate_inp_shexp",), 1, hidden) if moe.shared_expert_gate else 0
+    return routed + router + shared + gate
 
 
 def _gated(hidden: int, width: int, block: str, suffix: str, form: Bytes, forms: _Forms) -> int:
@@ -135,9 +169,9 @@ def _gated(hidden: int, width: int, block: str, suffix: str, form: Bytes, forms:
 
 
 def _norms(spec: ModelSpec) -> int:
-    """Count the numbers of all norms; Qwen3 has one for each of query and key heads in every layer."""
-    heads = 2 * spec.head_dim if spec.architecture.startswith("Qwen3") else 0
-    return (2 * spec.num_hidden_layers + 1) * spec.hidden_size + spec.num_hidden_layers * heads
+    heads = 2 * spec.head_dim if has_head_norms(spec.architecture) else 0
+    inner = heads if spec.latent is None else norm_width(spec.latent)
+    return (2 * spec.num_hidden_layers + 1) * spec.hidden_size + spec.num_hidden_layers * inner
 
 
 def schemes_by_size(schemes: frozenset[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sglk.config.model_size import has_head_norms
 from sglk.models.families import FAMILIES
 
 Weight = npt.NDArray[np.float32]
@@ -60,7 +61,7 @@ class _Drawing:
             f"{name}.v_proj.weight": self.matrix(self.K * self.D, self.E),
             f"{name}.o_proj.weight": self.matrix(self.E, self.H * self.D),
         }
-        if self.architecture.startswith("Qwen3"):
+        if has_head_norms(self.architecture):
             weights |= {f"{name}.{norm}.weight": self.vector(self.D, 1.0) for norm in ("q_norm", "k_norm")}
         return weights
 

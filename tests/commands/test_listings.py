@@ -83,10 +83,10 @@ def test_a_damaged_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "mine.yaml: hidden_size: Value 'wide'" in printed.err
 
 
-def test_models_that_cannot_be_served_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_our_own_engine_does_not_have_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     main(["models"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("only for planning")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("only with")]
     main(["models", "--json"])
     supported = {model["name"]: model["supported"] for model in json.loads(capsys.readouterr().out)}
-    assert line == "only for planning, this version cannot serve them: deepseek_v2_lite"
+    assert line == "only with engine=sglang or engine=vllm: deepseek_v2_lite"
     assert [name for name, known in supported.items() if not known] == ["deepseek_v2_lite"]

@@ -76,9 +76,14 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     """Return the prices of the model of one replica on its chip.
 
     `calibration` is `auto` (the best that is found, else peak figures), `none` or the path of a file. Raises
-    ConfigError for a chip without the figures and for a file that does not fit, ModelLoadError for a model of which
-    nothing is known.
+    ConfigError for a chip without the figures, a file that does not fit and latent attention, ModelLoadError for a
+    model of which nothing is known.
     """
+    if model_of(config).spec.latent is not None:
+        raise ConfigError(
+            f"model {config.model.name!r} has latent attention, whose steps have no price; `sglk bench` measures a "
+            "server that has it"
+        )
     way = Way.of(config)
     search = find_calibration(config.chip.name, way, calibration)
     if search.found is not None:

@@ -16,6 +16,7 @@ from sglk.backends import work
 from sglk.backends.schemes import LinearScheme
 from sglk.backends.work import Work, visited_experts
 from sglk.backends.work_arguments import Shaped, StoredMatrix, nbytes
+from sglk.config.model_size import has_head_norms
 from sglk.models.part import part_of_spec
 from sglk.models.spec import ModelSpec
 from sglk.planner.cost.exchanges import Exchanged, exchanges_of
@@ -156,7 +157,7 @@ def _attention_block(maker: _Maker) -> Iterator[OpLine]:
     spec, width = maker.spec, maker.spec.head_dim
     heads, kv_heads = spec.num_attention_heads, spec.num_key_value_heads
     yield _linear(maker, (heads + 2 * kv_heads) * width, spec.hidden_size, spec.attention_bias)
-    if spec.architecture.startswith("Qwen3"):
+    if has_head_norms(spec.architecture):
         for count in (heads, kv_heads):
             yield _head_norm(maker, count)
             yield _rope(maker, count)
