@@ -28,7 +28,7 @@ def document(plan: DeploymentPlan, speeds: Mapping[str, Speed | str | None]) -> 
 
 
 def _replica(plan: ReplicaPlan) -> dict[str, Any]:
-    config, found, wanted, room = plan.config, plan.found, plan.wanted, plan.subject.room
+    config, found, wanted = plan.config, plan.found, plan.wanted
     return {
         "name": plan.name,
         "group": config.groups[0].name,
@@ -44,17 +44,7 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "tp_size": found.tp_size,
         "tp_size_note": plan.note,
         "tp_sizes": plan.subject.tp_sizes(),
-        "per_device": {
-            "memory": room.total,
-            "memory_source": room.source,
-            "mem_fraction_static": config.runtime.mem_fraction_static,
-            "planned": found.planned,
-            "static": found.static,
-            "weights": {**asdict(found.weights), "total": found.weights.total},
-            "kv_pool": found.kv_bytes,
-            "reserve": plan.subject.reserve(found),
-            "reserve_needed_estimate": found.reserve_needed,
-        },
+        "per_device": _per_device(plan),
         "kv": {
             "dtype": found.kv_dtype,
             "bytes_per_token": found.kv_bytes_per_token,
@@ -69,6 +59,21 @@ def _replica(plan: ReplicaPlan) -> dict[str, Any]:
         "weight_options": [asdict(option) for option in weight_options(plan.subject)],
         "kv_options": [asdict(option) for option in kv_options(plan.subject, wanted)],
         "upstream": _upstream(plan),
+    }
+
+
+def _per_device(plan: ReplicaPlan) -> dict[str, Any]:
+    found, room = plan.found, plan.subject.room
+    return {
+        "memory": room.total,
+        "memory_source": room.source,
+        "mem_fraction_static": plan.config.runtime.mem_fraction_static,
+        "planned": found.planned,
+        "static": found.static,
+        "weights": {**asdict(found.weights), "total": found.weights.total},
+        "kv_pool": found.kv_bytes,
+        "reserve": plan.subject.reserve(found),
+        "reserve_needed_estimate": found.reserve_needed,
     }
 
 

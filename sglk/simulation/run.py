@@ -147,14 +147,16 @@ def _record(
         valid=counts.completed > 0 and bad <= config.bench.max_failure_rate * counts.requests,
         summary=summary,
         engine_stats=_with_hit_rate([group.engine_stats for group in groups]),
-        warnings=warnings_for(requests, config.workload, asked_cache=config.bench.cache, cache=config.bench.cache)
-        + _notes(groups)
-        + _crowded(deployment.replicas),
+        warnings=[*_of_the_run(config, requests), *_notes(groups), *_crowded(deployment.replicas)],
         simulated_groups=groups,
         requests=requests,
     )
     record.id = f"{now:%Y%m%dT%H%M%S}-{_digest(record)}"
     return record
+
+
+def _of_the_run(config: BenchConfig, requests: Sequence[RequestRecord]) -> list[str]:
+    return warnings_for(requests, config.workload, asked_cache=config.bench.cache, cache=config.bench.cache)
 
 
 def _load(config: BenchConfig, medium: Medium) -> LoadRecord:
