@@ -105,6 +105,8 @@ class Finish:
     """What went wrong, for `error`."""
     code: str | None = None
     """Short reason of an `error` for which the request itself is to blame."""
+    engine_is_well: bool = False
+    """Whether the engine has shown, after an `error` without a code, that it answers others."""
 
 
 FULL = Finish("length")

@@ -22,6 +22,7 @@ from sglk.server.token_ids import vocabulary_of
 from sglk.upstream.fit import fitted
 from sglk.upstream.launch import launch, launch_all
 from sglk.upstream.messages import ProxyRequest
+from sglk.upstream.probe import one_token
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +36,12 @@ class Gateway(Entry):
 
     def probe_request(self) -> GenerateRequest:
         """Return a request for one token of any text."""
-        body = {"model": self.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
         return ProxyRequest(
             new_id("health"),
             (),
             path="/v1/completions",
             headers=(("content-type", "application/json"),),
-            body=json.dumps(body).encode(),
+            body=json.dumps(one_token(self.model_name)).encode(),
         )
 
 

@@ -9,6 +9,12 @@ TOKEN_TIMEOUT_S = 120.0
 """The first token of an engine may take long: kernels are compiled for it."""
 
 
+def one_token(model: str | None) -> dict[str, Any]:
+    """Return the body of a request to `/v1/completions` that nothing is wrong with; `model` = None: whichever it is."""
+    body = {"prompt": "Hello", "max_tokens": 1, "temperature": 0}
+    return body if model is None else {"model": model, **body}
+
+
 def connect(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> httpx.Client:
     """Return a client for one server."""
     return httpx.Client(base_url=url, headers=authorization(key), timeout=timeout_s, trust_env=False)
@@ -41,19 +47,19 @@ def without_token(url: str, model: str | None = None, key: str | None = None) ->
     try:
         if (why := unhealthy(url, key)) is not None:
             return why
-        body = {"model": model or first_model(url, key), "prompt": "Hello", "max_tokens": 1, "temperature": 0}
         with connect(url, key, TOKEN_TIMEOUT_S) as http:
-            response = http.post("/v1/completions", json=body)
+            response = http.post("/v1/completions", json=one_token(model or first_model(url, key)))
         if response.status_code != 200:
             return f"/v1/completions answers {response.status_code}: {' '.join(response.text[:300].split())}"
-        return None if _has_choice(response.json()) else "/v1/completions answers without a choice"
+        return None if has_choice(response.json()) else "/v1/completions answers without a choice"
     except httpx.HTTPError as error:
         return _reason(error)
     except ValueError as error:
         return str(error) or "it answers with something else than JSON"
 
 
-def _has_choice(answer: Any) -> bool:
+def has_choice(answer: Any) -> bool:
+    """Return whether an answer of `/v1/completions` is one."""
     return isinstance(answer, dict) and bool(answer.get("choices"))
 
 

@@ -19,6 +19,14 @@ _LAST_WORDS_S = 2.0
 _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
 """An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
 
+_PART_LOST = re.compile(
+    r"((?:Subprocess|Worker proc) .*?(?:crashed with exit code -?\d+|died unexpectedly(?: \(exit code: -?\d+\))?)"
+    r"|engine core exited unexpectedly)"
+)
+"""What is said of a process of its own that is gone: SGLang and vLLM end themselves then."""
+
+_KILLED = re.compile(rf"exit code:? -{signal.SIGKILL:d}\b")
+
 
 _TAKEN_AMONG = 5
 """Last lines among which a port that was taken is looked for: an engine that gets over it goes on to say more."""
@@ -72,18 +80,26 @@ class UpstreamProcess(ChildProcess):
         if code is None:
             return None
         said = self.tail(REMEMBERED)
-        if code == -signal.SIGKILL and not _raised(said):
-            # SGLang kills itself so as well, after an exception; other lines have nothing to do with such an end.
+        if code == -signal.SIGKILL and not any(map(_cause_in, said)):
+            # SGLang kills itself so as well, but says why; other lines have nothing to do with such an end.
             return f"{self.label} was killed by SIGKILL, as the system does when memory runs out (log: {self.log})"
         told = " / ".join(last_words(said, lines)) or "it printed nothing more"
         return f"{self.label} {how_it_ended(code)}: {told} (log: {self.log})"
 
 
 def last_words(said: Sequence[str], lines: int) -> list[str]:
-    """Return the last lines, and before them the first exception: those after it are mostly its consequences."""
-    last, raised = list(said[-lines:]), _raised(said)
-    return [raised[0], last[-1]] if raised and raised[0] != last[-1] else last
+    """Return the first cause that was told, and the last line; where none was, the last lines.
+
+    What comes between are mostly consequences, and the same where a process of the engine is gone.
+    """
+    cause = next(filter(None, map(_cause_in, said)), None)
+    if cause is None:
+        return list(said[-lines:])
+    if _PART_LOST.fullmatch(cause):
+        return [f"{cause}, as when the system runs out of memory" if _KILLED.search(cause) else cause]
+    return [cause] if said[-1].endswith(cause) else [cause, said[-1]]
 
 
-def _raised(said: Sequence[str]) -> list[str]:
-    return [match.group(1) for line in said if (match := _RAISED.match(line))]
+def _cause_in(line: str) -> str | None:
+    match = _RAISED.match(line) or _PART_LOST.search(line)
+    return match and match.group(1)

@@ -1,8 +1,10 @@
 """One request on its way to an upstream server and back, byte for byte."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ import httpx
 from sglk.engine.messages import Finish
 from sglk.upstream.events import Events, usage_of
 from sglk.upstream.messages import Headers, ProxyOutput, ProxyRequest
+from sglk.upstream.probe import PROBE_TIMEOUT_S, has_choice, one_token
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -17,6 +20,12 @@ IDLE_S = 2.0
 """How long an unused connection is kept; shorter than servers do, so that none is taken that they have just closed."""
 
 EVENTS = "text/event-stream"
+
+INTERNAL_ERROR = 500
+"""What a server says of itself when it fails, and of a request that it cannot deal with."""
+
+NOT_IMPLEMENTED = 501
+"""What it says of a request that it has no means for, which is no failure."""
 
 HOP_BY_HOP = frozenset(
     {
@@ -86,15 +95,25 @@ class Relay:
 
     async def _whole(self, response: httpx.Response) -> ProxyOutput:
         data = b"".join([piece async for piece in response.aiter_raw()])
-        if response.status_code >= 500:
+        if response.status_code >= 500 and response.status_code != NOT_IMPLEMENTED:
             told = " ".join(data[:300].decode(errors="replace").split())
-            return self._end(Finish("error", message=f"{self._replica} answered {response.status_code}: {told}"))
+            message = f"{self._replica} answered {response.status_code}: {told}"
+            is_well = response.status_code == INTERNAL_ERROR and await self._answers_others()
+            return self._end(Finish("error", message=message, engine_is_well=is_well))
         if response.status_code >= 400:
             # The client is to blame: no breaker opens, and nobody else is asked.
             return self._end(Finish("error", message="refused", code=f"http_{response.status_code}"), data)
         if "content-encoding" not in response.headers:
             self._usage = usage_of(data)
         return self._end(Finish("stop"), data)
+
+    async def _answers_others(self) -> bool:
+        """Whether the server gives a token at once: then a 500 was about what it was asked, such as by one client."""
+        with suppress(httpx.HTTPError, ValueError):
+            body = one_token(_named_model(self._request.body))
+            answer = await self._client.post("/v1/completions", json=body, timeout=PROBE_TIMEOUT_S)
+            return answer.status_code == 200 and has_choice(answer.json())
+        return False
 
     async def _stream(self, response: httpx.Response) -> AsyncIterator[ProxyOutput]:
         pieces, events = response.aiter_raw(), Events()
@@ -147,6 +166,16 @@ def _sent(headers: Headers) -> dict[str, str]:
 
 def _returned(headers: httpx.Headers) -> Headers:
     return tuple((name, value) for name, value in headers.multi_items() if name not in HOP_BY_HOP | _SERVERS)
+
+
+def _named_model(body: bytes) -> str | None:
+    """Return the name that a request gives its model, if any."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    name = fields.get("model") if isinstance(fields, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

@@ -36,6 +36,29 @@ VLLM_ENDS = [
 """From a log of vLLM 0.32.0."""
 
 
+SGLANG_LOSES_ITS_SCHEDULER = [
+    "[2026-11-30 23:12:07] Prefill batch, #new-seq: 1, #new-token: 5, #cached-token: 0",
+    "[2026-11-30 23:12:07] Subprocess scheduler_0 (pid=12257) crashed with exit code -9. Triggering SIGQUIT for"
+    " cleanup...",
+    "[2026-11-30 23:12:07] SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
+    "[2026-11-30 23:12:07] kill_process_tree called: parent_pid=12010, include_parent=True, pid=12010",
+]
+VLLM_LOSES_ITS_CORE = [
+    "(Worker pid=9) INFO 11-30 23:29:28 [multiproc_executor.py:843] Parent process exited, terminating worker queues",
+    "(APIServer pid=7) WARNING 11-30 23:29:28 [core_client.py:817] [shutdown] MPClient: engine core exited"
+    " unexpectedly; starting cleanup",
+    "(APIServer pid=7) ERROR 11-30 23:29:28 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore"
+    " encountered an issue. See stack trace (above) for the root cause.",
+    "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+]
+VLLM_LOSES_A_WORKER = [
+    "(EngineCore pid=8) ERROR 11-30 23:29:28 [multiproc_executor.py:316] Worker proc VllmWorker-0 died unexpectedly"
+    " (exit code: -11), shutting down executor.",
+    "(EngineCore pid=8) ERROR 11-30 23:29:28 [core.py:1510] RuntimeError: cancelled",
+]
+"""From logs of SGLang 0.5.18 and vLLM 0.32.0, a process of which was killed."""
+
+
 @pytest.fixture
 def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaConfig:
     monkeypatch.setenv("PYTHONPATH", path_with_stand_in())
@@ -82,6 +105,23 @@ def test_the_cause_is_told_and_not_its_consequences() -> None:
         "RuntimeError: Engine core initialization failed. See root cause above.",
     ]
     assert last_words(["one", "two"], 1) == ["two"]
+    last = "huggingface_hub.errors.HFValidationError: no such model"
+    assert last_words(["Traceback (most recent call last):", "  raise", last], 5) == [last]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            SGLANG_LOSES_ITS_SCHEDULER,
+            "Subprocess scheduler_0 (pid=12257) crashed with exit code -9, as when the system runs out of memory",
+        ),
+        (VLLM_LOSES_ITS_CORE, "engine core exited unexpectedly"),
+        (VLLM_LOSES_A_WORKER, "Worker proc VllmWorker-0 died unexpectedly (exit code: -11)"),
+    ],
+)
+def test_an_engine_that_lost_a_process_of_its_own_has_told_which(said: list[str], told: str) -> None:
+    assert last_words(said, 5) == [told]
 
 
 def test_a_port_that_somebody_took_meanwhile_is_exchanged_for_another(

@@ -1,7 +1,8 @@
 """Stands in for SGLang: the same command, routes and processes, and an answer of a few words; prompts say what to do.
 
-A prompt that begins with `refuse`, `fail`, `die`, `cut`, `stall` or `slow` makes it do so; $STAND_IN_START=`exit` or
-`hang` makes it fail at its start. It starts a worker that leaves its process group, as engines' workers may.
+A prompt that begins with `refuse`, `unable`, `fail`, `die`, `cut`, `stall` or `slow` makes it do so;
+$STAND_IN_START=`exit` or `hang` makes it fail at its start. It starts a worker that leaves its process group, as
+engines' workers may.
 """
 
 import argparse
@@ -72,6 +73,8 @@ class App:
         order = str(body.get("prompt") or body["messages"][-1]["content"]).partition(" ")[0]
         if order == "refuse":
             await answer(send, 400, {"error": {"message": "too long", "type": "x", "param": None, "code": 1}})
+        elif order == "unable":
+            await answer(send, 501, {"error": {"message": "nothing here does that"}})
         elif order == "fail" or SEEN["requests"] > int(os.environ.get("STAND_IN_FAILS_AFTER", "1000000")):
             await answer(send, 500, {"error": {"message": "out of memory"}})
         elif body.get("stream"):
