@@ -97,7 +97,8 @@ def _in_children(plugins: Sequence[Plugin], timeout_s: float) -> list[Report]:
 
 def _ask(folder: Path, timeout_s: float) -> str:
     """Run the children; return what to say of a plugin that got no answer."""
-    command = [sys.executable, "-m", "sglk.plugins.probe_process", str(folder), str(timeout_s)]
+    # -u: what is printed before a process dies is among its last words.
+    command = [sys.executable, "-u", "-m", "sglk.plugins.probe_process", str(folder), str(timeout_s)]
     # The same modules as here, and none from whatever folder the user is in.
     env = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1", **_ONE_THREAD}
     log = folder / "log"

@@ -44,7 +44,10 @@ def by_name(reports: list[Report]) -> dict[str, Report]:
     return {report.plugin.name: report for report in reports}
 
 
-def test_plugins_that_print_hang_or_end_their_process_are_reported_beside_sound_ones(site: Path) -> None:
+def test_plugins_that_print_hang_or_end_their_process_are_reported_beside_sound_ones(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     for name, (code, _) in BROKEN.items():
         install_backend(site, name, code)
     install_backend(site, "sound", f"print('welcome')\n{BACKEND}    verified_on = 'ten cards'\n")
