@@ -61,6 +61,12 @@ def _locate(model: ModelConfig, download: bool) -> Path:
     )
 
 
+def require_local(model: ModelConfig) -> None:
+    """Raise ModelLoadError where `model.path` is given and leads nowhere."""
+    if model.path is not None:
+        _local_path(model.path)
+
+
 def _local_path(text: str) -> Path:
     path = expanded(text).absolute()
     if not path.exists():

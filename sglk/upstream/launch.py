@@ -13,6 +13,7 @@ from pathlib import Path
 from sglk.config.api_keys import read_key
 from sglk.config.fleet import ReplicaConfig
 from sglk.errors import RunError
+from sglk.models.files import require_local
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.compose import compose_command
 from sglk.upstream.engine import UpstreamEngine
@@ -105,6 +106,7 @@ def _start_once(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamE
         inherited=replica.inherited,
     )
     key = next(iter(command.secrets.values()), None)
+    require_local(replica.config.model)
     require_installed(command)
     for note in command.notes:
         logger.info("%s: %s", replica.name, note)

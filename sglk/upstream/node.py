@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sglk.config.fleet import ReplicaConfig
 from sglk.errors import RunError
+from sglk.models.files import require_local
 from sglk.upstream.compose import compose_command
 from sglk.upstream.interpreter import require_installed
 from sglk.upstream.launch import log_file
@@ -44,6 +45,7 @@ def run_node(replica: ReplicaConfig, sleep: Callable[[float], None] = time.sleep
 def _run_once(replica: ReplicaConfig) -> str:
     """Run until it ends; returns how it ended."""
     command = compose_command(replica.config, port=free_port(), environ=os.environ, inherited=replica.inherited)
+    require_local(replica.config.model)
     require_installed(command)
     for note in command.notes:
         logger.info("%s: %s", replica.name, note)

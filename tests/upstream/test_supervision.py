@@ -15,7 +15,7 @@ import pytest
 from sglk.bench.target import LaunchedServer
 from sglk.config.compose import compose
 from sglk.config.fleet import ReplicaConfig, alone, replica_configs
-from sglk.errors import ConfigError, RunError
+from sglk.errors import ConfigError, ModelLoadError, RunError
 from sglk.server.gateway import load_gateway
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.launch import launch, launch_all
@@ -232,6 +232,13 @@ def test_another_version_or_none_is_said_before_anything_starts(
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(ConfigError, match=r"sglang is not installed for .*-m pip install sglang==0.5.18"):
         launch(replica)
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_starts(replica: ReplicaConfig, tmp_path: Path) -> None:
+    nowhere = replace(replica.config, model=replace(replica.config.model, path=str(tmp_path / "m")))
+    with pytest.raises(ModelLoadError, match=r"model.path=.*: there is no .*; give a folder with config.json or"):
+        launch(replace(replica, config=nowhere))
+    assert not (tmp_path / "group0-0.log").exists()
 
 
 def restarts(http: httpx.Client) -> int:
