@@ -30,6 +30,7 @@ from sglk.errors import ConfigError
 POLICIES = ("fcfs", "lpm", "shortest_prompt_first")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
+KV_CACHE_DTYPES = ("fp32", "bf16", "fp16", "int8", "fp8_e4m3", "fp8_e5m2")
 FALLBACKS = ("allow", "warn", "forbid")
 MOST_REQUESTS = 2**16
 """No step has so many; each of them is named in the shape of an op."""
@@ -153,6 +154,12 @@ def _chip_limits(runtime: RuntimeConfig, chip: ChipConfig) -> Iterator[str]:
         yield f"chip.devices_per_machine={chip.devices_per_machine} is too large; it is at most {MOST_DEVICES}"
     for dtype, tflops in chip.peak_tflops.items():
         yield from positive(f"chip.peak_tflops.{dtype}", tflops)
+    for name in chip.dtypes:
+        yield from one_of("chip.dtypes", name, DTYPES[1:])
+    for name in chip.kv_cache_dtypes:
+        yield from one_of("chip.kv_cache_dtypes", name, KV_CACHE_DTYPES)
+    for size in chip.page_sizes:
+        yield from at_least("chip.page_sizes", size, 1)
     if runtime.dtype in DTYPES:
         yield from one_of("runtime.dtype", runtime.dtype, ("auto", *chip.dtypes), f" on chip {chip.name!r}")
     yield from _kv_cache_dtype(runtime.kv_cache_dtype, chip)

@@ -116,7 +116,7 @@ def test_a_model_is_planned_from_its_files(tmp_path: Path, capsys: pytest.Captur
     ("words", "part"),
     [
         (["chip=cuda", "model=qwen7b"], "write runtime.device_memory_gib=GIB, or choose the chip of your card"),
-        (["chip=h100", "chip.dtypes=[fp7]", "model=qwen7b"], "dtype 'fp7' of chip 'h100' is unknown"),
+        (["chip=h100", "chip.dtypes=[fp7]", "model=qwen7b"], "chip.dtypes=fp7 is not allowed; allowed: fp32, bf16"),
         (["chip=h100", "runtime.dtype=fp9"], "runtime.dtype=fp9 is not allowed"),
         (["chip=kunlun", "runtime.kv_cache_dtype=fp8_e4m3"], "kv_cache_dtype=fp8_e4m3 is not allowed on chip 'kunlun'"),
         (["chip=h100", "model=qwen32b", "runtime.tp_size=3"], "allowed: 1, 2, 4, 8"),
