@@ -176,8 +176,9 @@ def test_answers_follow_their_grammar(llm: LLM) -> None:
         "type": "object",
         "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name", "age"],
+        "additionalProperties": False,
     }
-    rules = SamplingParams(grammar=Grammar("json_schema", json.dumps(schema)), max_new_tokens=200)
+    rules = SamplingParams(grammar=Grammar("json_schema", json.dumps(schema)), max_new_tokens=200, seed=1)
     answers = llm.generate(["one", "two", "three"], rules)
     for answer in answers:
         assert answer.finish is not None

@@ -199,6 +199,7 @@ def test_the_official_client_reads_them(tiny: Served) -> None:
             top_logprobs=2,
             response_format={"type": "json_object"},
             max_tokens=4,
+            temperature=0,
         )
     assert completion.choices[0].logprobs is not None
     assert len(completion.choices[0].logprobs.tokens or []) == 5
