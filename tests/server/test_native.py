@@ -10,7 +10,7 @@ GREEDY = {"sampling_params": {"temperature": 0, "max_new_tokens": 8, "ignore_eos
 
 
 def test_an_answer_has_sglang_s_form(served: Served) -> None:
-    body = served.post(PATH, {"text": "hello", "rid": "mine", **GREEDY}).json()
+    body = served.post(PATH, {"text": "Hello", "rid": "mine", **GREEDY}).json()
 
     assert set(body) == {"text", "output_ids", "meta_info"}
     assert len(body["output_ids"]) == 8
