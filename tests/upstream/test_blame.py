@@ -15,6 +15,12 @@ from sglk.upstream.messages import ProxyOutput, ProxyRequest
 from tests.upstream.stand_ins import stand_in
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine not pass for a server that gives no token."""
+    monkeypatch.setattr("sglk.upstream.relay.PROBE_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with stand_in(tmp_path_factory.mktemp("well"), "well") as url:
