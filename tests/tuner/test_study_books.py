@@ -174,6 +174,26 @@ def test_a_process_of_another_machine_counts_as_dead_after_its_silence(silent_s:
     assert owner.may_be_alive({**owner.this_process(silent_s), "host": "elsewhere"}) is alive
 
 
+def test_a_process_whose_study_was_taken_over_leaves_it_to_the_other(tmp_path: Path) -> None:
+    """It was silent for too long, or the other machine's clock is fast."""
+    config, elsewhere = study_config(tmp_path), {**owner.this_process(60.0), "host": "elsewhere"}
+    taken = f"taken over by process {os.getpid()} on elsewhere"
+    with opened(config) as study:
+        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+        database(tmp_path).set_user_attr(OWNER, elsewhere)
+        with pytest.raises(RunError, match=taken):
+            study.finish(number, Outcome("COMPLETE", values=(1.0,)))
+        with pytest.raises(RunError, match=taken):
+            study.keep()
+    assert database(tmp_path).user_attrs[OWNER] == elsewhere
+    assert database(tmp_path).trials[0].state is optuna.trial.TrialState.RUNNING
+    with (
+        pytest.raises(RunError, match=r"elsewhere \(free from 2\d{3}-.* UTC on, should that have died\)"),
+        opened(config),
+    ):
+        pass
+
+
 def test_an_owner_that_died_is_no_owner(tmp_path: Path) -> None:
     config = study_config(tmp_path)
     with opened(config):

@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,8 +16,21 @@ Owner = dict[str, Any]
 
 def this_process(silent_s: float) -> Owner:
     """Return this process as an owner that reports again within `silent_s` seconds."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid), "until": time.time() + silent_s}
+    return {**_me(), "until": time.time() + silent_s}
+
+
+def is_this_process(owner: Owner | None) -> bool:
+    """Tell whether `owner` is this very process."""
+    return owner is not None and _me().items() <= owner.items()
+
+
+def words(owner: Owner) -> str:
+    """Return an owner for people, such as `process 12 on a`, and when one that may have died loses the study."""
+    who = f"process {owner['pid']} on {owner['host']}"
+    if owner["host"] == socket.gethostname():
+        return who
+    end = datetime.fromtimestamp(owner["until"], timezone.utc)
+    return f"{who} (free from {end:%Y-%m-%d %H:%M} UTC on, should that have died)"
 
 
 def may_be_alive(owner: Owner) -> bool:
@@ -25,6 +39,11 @@ def may_be_alive(owner: Owner) -> bool:
         started = _started(owner["pid"])
         return started is not None and started == owner["started"]
     return bool(owner["until"] > time.time())
+
+
+def _me() -> Owner:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
 
 
 def _started(pid: int) -> str | None:

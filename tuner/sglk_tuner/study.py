@@ -103,8 +103,12 @@ class Study:
         return trial.number
 
     def keep(self) -> None:
-        """Say that this process still runs the study; another machine takes over what was silent for too long."""
+        """Say that this process still runs the study; another machine takes over what was silent for too long.
+
+        Raises RunError when one has: a machine may have slept, or another's clock be fast.
+        """
         with self._books.open():
+            self._stay()
             self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
 
     def should_prune(self, number: int, value: float) -> bool:
@@ -146,7 +150,17 @@ class Study:
     def release(self) -> None:
         """Let other processes use the study."""
         with self._books.open():
-            self._study.set_user_attr(OWNER, None)
+            if owner.is_this_process(self._study.user_attrs.get(OWNER)):
+                self._study.set_user_attr(OWNER, None)
+
+    def _stay(self) -> None:
+        holder = self._study.user_attrs.get(OWNER)
+        if not owner.is_this_process(holder):
+            taker = owner.words(holder) if holder else "another process"
+            raise RunError(
+                f"study {self.name!r} was taken over by {taker}, by whose clock this one was silent for too long; "
+                "it goes on there; look whether the clocks of both machines agree"
+            )
 
     def _trials(self) -> list[FrozenTrial]:
         with self._books.open():
@@ -155,6 +169,7 @@ class Study:
     def _close(self, trial: Trial, outcome: Outcome) -> None:
         state = TrialState[outcome.state]
         with self._books.open():
+            self._stay()
             for name in ("reason", "record", "log"):
                 trial.set_user_attr(name, getattr(outcome, name))
             if outcome.lost:
@@ -275,7 +290,7 @@ def _claim(study: OptunaStudy, identity: Identity) -> None:
     other = study.user_attrs.get(OWNER)
     if other and owner.may_be_alive(other):
         raise RunError(
-            f"study {study.study_name!r} is being run by process {other['pid']} on {other['host']}; "
+            f"study {study.study_name!r} is being run by {owner.words(other)}; "
             "wait for it, or start another with study.name=..."
         )
     known = study.user_attrs.get(IDENTITY)
