@@ -16,6 +16,7 @@ from sglk.errors import ConfigError, RunError
 from sglk.upstream.fit import fitted
 from sglk_tuner import finding
 from sglk_tuner.carried import other_study, settings_of
+from sglk_tuner.closing import Closing
 from sglk_tuner.display import Display, plan_text, result_table, setting
 from sglk_tuner.engine import Engine, Launch
 from sglk_tuner.identity import identity_of
@@ -57,41 +58,12 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
     identity = identity_of(config, space, goals, default)
     with open_study(config, space, goals, default, identity) as study:
         display = Display(console, proposals, study, bar=config.bench.progress)
-
-        def on_progress(progress: Progress) -> None:
-            display.requests(progress.phase, progress.done, progress.total)
-
-        def on_start(server: LaunchedServer) -> None:
-            study.write("device", (server.server_info() or {}).get("device"))
-
-        launch: Launch[Any] = launcher(composed, config_dir, list(space.candidates), on_start)
-        measure: Measure[Any] = measurer(on_progress, command)
-        if config.study.simulate:
-            launch, measure = imagine, simulator(composed, config_dir, command)
+        launch, measure = _means(composed, config_dir, study, display, command)
         with display, Engine(config, launch, study.folder) as engine:
             session = Session(config, study, proposals, Bench(config, engine, measure, goals, study.folder), display)
-            try:
-                closing = session.run()
-            except KeyboardInterrupt:
-                return _interrupted(session, study, display)
-            except BrokenPipeError:
-                # Nobody can be shown how it goes; what was measured stays, and the same command goes on from there.
-                with suppress(RunError):
-                    study.close_ghosts()
-                    session.publish("interrupted")
-                raise
-            except OSError:
-                with suppress(RunError):
-                    study.close_ghosts()
-                # The table may be what cannot be written.
-                with suppress(RunError, OSError):
-                    _publish(session, display, "failed")
-                raise
-            except RunError:
-                # The cause is what the user has to know, not that the books suffer from it too.
-                with suppress(RunError):
-                    _publish(session, display, "failed")
-                raise
+            closing = _result(session, study, display)
+        if closing is None:
+            return INTERRUPTED
         try:
             if config.study.save_profile:
                 session.profile = _save(config, finding.find(config, study, closing, defaults), display)
@@ -102,6 +74,53 @@ def tune(composed: Composed[TuneConfig], config_dir: str | None, words: list[str
             display.note(f"next: {_serve_command(words, config_dir)}")
         display.note(f"compare: sglk report {study.folder}")
     return 0
+
+
+def _means(
+    composed: Composed[TuneConfig], config_dir: str | None, study: Study, display: Display, command: str
+) -> tuple[Launch[Any], Measure[Any]]:
+    """Return how to start a server with a setting, or what stands for one, and how to measure it."""
+    if composed.config.study.simulate:
+        return imagine, simulator(composed, config_dir, command)
+
+    def on_progress(progress: Progress) -> None:
+        display.requests(progress.phase, progress.done, progress.total)
+
+    def on_start(server: LaunchedServer) -> None:
+        study.write("device", (server.server_info() or {}).get("device"))
+
+    return launcher(composed, config_dir, list(study.space.candidates), on_start), measurer(on_progress, command)
+
+
+def _result(session: Session[Any], study: Study, display: Display) -> Closing | None:
+    """Run the session and return its result, None = it was interrupted; however it ends, its books are published."""
+    try:
+        return session.run()
+    except KeyboardInterrupt:
+        study.close_ghosts()
+        summary = _publish(session, display, "interrupted")
+        display.note(
+            f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here"
+        )
+        return None
+    except BrokenPipeError:
+        # Nobody can be shown how it goes; what was measured stays, and the same command goes on from there.
+        with suppress(RunError):
+            study.close_ghosts()
+            session.publish("interrupted")
+        raise
+    except OSError:
+        with suppress(RunError):
+            study.close_ghosts()
+        # The table may be what cannot be written.
+        with suppress(RunError, OSError):
+            _publish(session, display, "failed")
+        raise
+    except RunError:
+        # The cause is what the user has to know, not that the books suffer from it too.
+        with suppress(RunError):
+            _publish(session, display, "failed")
+        raise
 
 
 def _effective(config: TuneConfig) -> TuneConfig:
@@ -125,13 +144,6 @@ def _carried(other: StudySummary | None, proposals: Proposals) -> list[str]:
         return []
     found = "; ".join(map(setting, proposals.carried)) or "which this space has not, or as the default"
     return [f"first come the best settings of study {other.study} ({other.kind} on {other.chip}): {found}"]
-
-
-def _interrupted(session: Session[Any], study: Study, display: Display) -> int:
-    study.close_ghosts()
-    summary = _publish(session, display, "interrupted")
-    display.note(f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here")
-    return INTERRUPTED
 
 
 def _publish(session: Session[Any], display: Display, status: str) -> StudySummary:
