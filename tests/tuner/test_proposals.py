@@ -168,6 +168,13 @@ def test_a_setting_that_failed_when_measured_again_is_not_carried(tmp_path: Path
     assert best.params not in settings_of(summary)
 
 
+def test_nothing_is_carried_from_a_study_whose_limits_no_setting_met(tmp_path: Path) -> None:
+    summary = read_summary(study_folder(tmp_path))
+    assert settings_of(summary) != []
+    summary.winner = None
+    assert settings_of(summary) == []
+
+
 def test_tpe_searches_numbers_around_a_default_that_is_none() -> None:
     tokens = "runtime.max_total_tokens"
     space = space_of({tokens: list(range(512, 4608, 512))})

@@ -18,7 +18,7 @@ def other_study(start_from: str | None, own: Path, notices: list[str]) -> StudyS
     try:
         summary = read_summary(Path(start_from))
         if not settings_of(summary):
-            raise RunError(f"no setting of study {summary.study!r} has completed")
+            raise RunError(f"no setting of study {summary.study!r} has completed within its limits")
     except RunError as error:
         problem = f"search.start_from={start_from!r}: {error}"
         if not _has_begun(own):
@@ -36,8 +36,11 @@ def _has_begun(folder: Path) -> bool:
 
 
 def settings_of(study: StudySummary | None) -> list[Params]:
-    """Return the settings of a study that completed whenever measured: the one that it keeps first, then by rank."""
-    if study is None:
+    """Return the settings of a study that completed whenever measured: the one that it keeps first, then by rank.
+
+    Where no request of any setting kept the limits, nothing was kept, and the ranks say nothing.
+    """
+    if study is None or study.winner is None:
         return []
     failed_later = (study.closing or {}).get("unreliable", [])
     ranked = [trial for trial in study.trials if trial.rank is not None and trial.number not in failed_later]
