@@ -38,6 +38,7 @@ def test_a_study_without_a_device_says_so_in_all_that_it_writes(
     assert profile["times"] == {"group0": {"kind": "roofline", "name": "kunlun", "error": None, "notes": []}}
     shown = capsys.readouterr().out
     assert "measured" not in shown
+    assert shown.count("times are of a roofline") == 1
     assert main(["report", "--json"]) == 0
     assert '"simulated"' in json.dumps(json.loads(capsys.readouterr().out))
 

@@ -49,6 +49,7 @@ class Session(Generic[T]):
         self._watcher = watcher
         self._closing: Closing | None = None
         self._refusals: list[str] = []
+        self._said: set[str] = set()
         self._known_origin: tuple[str, str | None] | None = None
         self.profile: str | None = None
         """Path of the profile, once it is written."""
@@ -93,7 +94,9 @@ class Session(Generic[T]):
         summary = self.publish("running")
         self._watcher.end(next(trial for trial in summary.trials if trial.number == number), summary)
         for warning in outcome.warnings:
-            self._watcher.note(f"trial {number}: {warning}")
+            if warning not in self._said:
+                self._said.add(warning)
+                self._watcher.note(f"trial {number}: {warning}")
         return outcome
 
     def _give_up_if_hopeless(self, outcome: Outcome) -> None:
