@@ -1,6 +1,8 @@
 """The closing comparison, on a real study whose measurements are scripted."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ from sglk_tuner.outcome import Outcome
 from sglk_tuner.space import Params, build_space, params_of
 from sglk_tuner.study import Study, open_study
 
+from sglk.bench.machine import describe_tool
 from sglk.config.tune_schema import StudyConfig
+from tests.reports.folders import record
 from tests.tuner.studies import FASTER, WINDOW, config_of
 
 DEFAULT, OTHER = 16, 4
+NOW = datetime.now(timezone.utc).isoformat(timespec="seconds")
 FAILS = Outcome("FAIL", reason="out of memory")
 
 
@@ -58,3 +63,30 @@ def test_a_challenger_that_comes_to_nothing_does_not_win(study: Study) -> None:
     closing = closed(study, {DEFAULT: [1.0, 1.0], OTHER: [0.0, 0.0]})
     assert not closing.accepted
     assert "does not beat the default" in closing.verdict
+
+
+def recorded(study: Study, gain: float) -> Callable[[Params, str], Outcome]:
+    """Return measurements that leave their records, OTHER `gain` times as good as the default."""
+
+    def again(params: Params, name: str) -> Outcome:
+        value = 100.0 * (gain if params[WINDOW] == OTHER else 1.0)
+        made = replace(record(name), created=NOW, tool=describe_tool(), summary={FASTER.metric: value})
+        made.save(study.folder / f"{name}.json")
+        return Outcome("COMPLETE", (value,), record=f"{name}.json")
+
+    return again
+
+
+def test_a_renewal_that_was_killed_before_it_was_written_down_is_made_again(study: Study) -> None:
+    """Its records are new, all of them, and what the books say is of the old ones."""
+    notes: list[str] = []
+    before = close(study, recorded(study, 2.0), 2, notes.append)
+    assert close(study, recorded(study, 9.0), 2, notes.append) == before
+    assert notes == []
+
+    for entry in before.measurements:
+        window = OTHER if entry["number"] == before.winner else DEFAULT
+        recorded(study, 3.0)({WINDOW: window}, entry["record"].removesuffix(".json"))
+    after = close(study, recorded(study, 4.0), 2, notes.append)
+    assert notes == ["what the study found was being measured again when that was stopped, and is measured again"]
+    assert after.gain["output_throughput"]["ratio"] == pytest.approx(4.0)

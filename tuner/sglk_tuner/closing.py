@@ -60,9 +60,9 @@ def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str],
     """
     stored = study.read("closing")
     known = Closing(**stored) if stored else None
-    renewed = known is not None and _is_outdated(study, known)
-    if renewed:
-        note("what the study found has expired and is measured again")
+    doubt = None if known is None else _doubt(study, known)
+    if doubt is not None:
+        note(f"what the study found {doubt} and is measured again")
     unreliable = list(known.unreliable) if known else []
     while True:
         trials = study.trials()
@@ -80,7 +80,7 @@ def close(study: Study, again: MeasureAgain, repeats: int, note: Callable[[str],
         baseline = next(trial for trial in reversed(trials) if trial.params == study.default)
         if (
             known
-            and not renewed
+            and doubt is None
             and (known.default, known.winner, known.repeats) == (baseline.number, order[0].number, repeats)
         ):
             return known
@@ -108,7 +108,8 @@ def _contest(
     assert challenger.number is not None
     closing = Closing(baseline.number, challenger.number, accepted=True, verdict="", repeats=repeats)
     if challenger.number == baseline.number:
-        closing.verdict = f"the default configuration is the best of {len(order)} settings"
+        others = f"is the best of {len(order)} settings" if len(order) > 1 else "is the only setting that completed"
+        closing.verdict = f"the default configuration {others}"
     elif baseline.state != "COMPLETE":
         closing.verdict = f"trial {challenger.number} wins; the default configuration failed ({baseline.reason})"
     if closing.verdict:
@@ -127,11 +128,18 @@ def _contest(
     return closing
 
 
-def _is_outdated(study: Study, closing: Closing) -> bool:
-    """Tell whether any measurement behind it is: a renewal that was stopped has replaced some of their records."""
-    files = [str(entry["record"]) for entry in closing.measurements if entry["values"]]
-    records = [study.record(file) for file in files or [str(study.trials()[closing.chosen].record)]]
-    return is_outdated(records, today())
+def _doubt(study: Study, closing: Closing) -> str | None:
+    """Return why it has to be measured again, None = it holds.
+
+    A session that was killed may have replaced some of its records, or all of them, and not written down what it found.
+    """
+    entries = [entry for entry in closing.measurements if entry["values"]]
+    records = [study.record(str(entry["record"])) for entry in entries]
+    pairs = zip(entries, records, strict=True)
+    if any(not entry["values"].items() <= record.summary.items() for entry, record in pairs):
+        return "was being measured again when that was stopped,"
+    outdated = is_outdated(records or [study.record(str(study.trials()[closing.chosen].record))], today())
+    return "has expired" if outdated else None
 
 
 def _repeat(closing: Closing, study: Study, trial: TrialSummary, turn: int, again: MeasureAgain) -> Values | None:
