@@ -10,7 +10,7 @@ from sglk_tuner import owner
 from sglk.bench.record import Record
 from sglk.config.compose import compose
 from sglk.server.announcement import profile_line
-from tests.tuner.lab import Lab
+from tests.tuner.lab import FAST, Lab
 from tests.tuner.spaces import DEFAULT_WINDOW, DTYPE, POLICY, TWELVE, WINDOW
 
 
@@ -86,7 +86,7 @@ def test_impossible_combinations_are_listed_and_not_measured(lab: Lab, capsys: p
 
 
 def test_two_goals_give_a_front_and_a_profile_by_the_stated_rule(lab: Lab) -> None:
-    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 4}, "tokens": FAST})
     goals = "objective.goals=[maximize:output_throughput,maximize:success_rate]"
     assert lab.tune({WINDOW: [4, 8]}, goals) == 0
     summary = lab.summary
@@ -123,7 +123,7 @@ def test_another_machine_hears_of_the_study_before_every_measurement(lab: Lab, m
         return signs[-1]
 
     monkeypatch.setattr(owner, "this_process", heard)
-    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 4}, "tokens": FAST})
     assert lab.tune({WINDOW: [4]}, "study.repeats=2") == 0
     measurements = 2 + len(lab.summary["closing"]["measurements"])
     assert measurements == 6
@@ -135,7 +135,7 @@ def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
     """The challenger is fast in its trial and slow afterwards: no gain is claimed."""
     # Then slower than the default, not as fast: of equals one is ahead in three pairs out of three every eighth time.
     lab.script(
-        {"when": {"max_running_requests": 4}, "tokens": 4_000_000, "until": 2},
+        {"when": {"max_running_requests": 4}, "tokens": FAST, "until": 2},
         {"when": {"max_running_requests": 16}, "tokens": 4_000},
     )
     assert lab.tune({WINDOW: [4]}) == 0
@@ -151,7 +151,7 @@ def test_a_winner_by_luck_does_not_replace_the_default(lab: Lab) -> None:
 
 
 def test_a_study_begins_with_what_another_one_found(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.script({"when": {"max_running_requests": 8}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 8}, "tokens": FAST})
     assert lab.tune({WINDOW: [4, 8]}, "study.name=other", "study.repeats=1") == 0
     space = {WINDOW: [1, 2, 6, 7]}
     assert lab.tune(space, "search.start_from=studies/other", "search.n_trials=2", "study.repeats=1") == 0

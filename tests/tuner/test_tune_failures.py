@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tuner.lab import Lab
+from tests.tuner.lab import FAST, Lab
 from tests.tuner.spaces import DEFAULT_WINDOW, DTYPE, TWELVE, WINDOW
 
 
@@ -97,9 +97,9 @@ def test_a_setting_that_shortens_answers_cannot_win(lab: Lab) -> None:
 @pytest.mark.slow
 def test_a_winner_that_fails_when_repeated_makes_way_for_the_next(lab: Lab) -> None:
     lab.script(
-        {"when": {"max_running_requests": 4}, "tokens": 9_000_000_000, "until": 2},
+        {"when": {"max_running_requests": 4}, "tokens": FAST, "until": 2},
         {"when": {"max_running_requests": 4}, "do": "refuse"},
-        {"when": {"max_running_requests": 8}, "tokens": 4_000_000},
+        {"when": {"max_running_requests": 8}, "tokens": 10**9},
     )
     assert lab.tune({WINDOW: [4, 8]}) == 0
     assert lab.summary["closing"]["unreliable"] == [1]

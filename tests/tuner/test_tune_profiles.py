@@ -8,12 +8,12 @@ import yaml
 from sglk.bench.record import Record
 from sglk.config.compose import compose
 from sglk.config.profiles import content_hash
-from tests.tuner.lab import Lab
+from tests.tuner.lab import FAST, Lab
 from tests.tuner.spaces import DEFAULT_WINDOW, WINDOW
 
 
 def test_the_winner_becomes_the_profile_of_the_next_serve(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 4}, "tokens": FAST})
     assert lab.tune({WINDOW: [4, 8]}, "study.repeats=2") == 0
     assert "next: sglk serve --config-dir conf chip=cpu model=smollm2" in capsys.readouterr().out
     served = compose("serve", ["chip=cpu", "model=smollm2"])
@@ -30,7 +30,7 @@ def test_the_winner_becomes_the_profile_of_the_next_serve(lab: Lab, capsys: pyte
 def test_what_has_expired_is_measured_again_by_the_command_that_found_it(
     lab: Lab, best: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lab.script({"when": {"max_running_requests": best}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": best}, "tokens": FAST})
     words = ({WINDOW: [4]}, "study.repeats=2", "server.api_key=hidden-key")
     assert lab.tune(*words) == 0
     measured = len(lab.events("generate"))
@@ -64,7 +64,7 @@ def test_a_renewal_that_was_stopped_before_its_last_measurement_is_made_again(
 ) -> None:
     """All records of the default, which stayed, are new already."""
     lab.script(
-        {"when": {"max_running_requests": 4}, "tokens": 4_000_000, "until": 2},
+        {"when": {"max_running_requests": 4}, "tokens": FAST, "until": 2},
         {"when": {"max_running_requests": 16}, "tokens": 4_000},
     )
     words = ({WINDOW: [4]}, "study.repeats=2")
@@ -85,7 +85,7 @@ def test_a_renewal_that_was_stopped_before_its_last_measurement_is_made_again(
 @pytest.mark.slow
 def test_a_new_number_of_repeats_after_a_renewal_does_not_bring_back_what_has_expired(lab: Lab) -> None:
     """The default is the best: there is no comparison."""
-    lab.script({"when": {"max_running_requests": DEFAULT_WINDOW}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": DEFAULT_WINDOW}, "tokens": FAST})
     assert lab.tune({WINDOW: [4]}, "study.repeats=2") == 0
     _backdate(lab)
     for repeats in (2, 1):
@@ -114,7 +114,7 @@ def _backdate(lab: Lab, *records: str) -> None:
 
 
 def test_a_profile_that_was_changed_is_written_again(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 4}, "tokens": FAST})
     assert lab.tune({WINDOW: [4]}) == 0
     written = lab.profile.read_text()
     lab.profile.write_text(written.replace("  max_running_requests: 4\n", "  max_running_requests: 5\n", 1))
@@ -146,7 +146,7 @@ def test_an_older_profile_is_kept(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_what_the_user_fixed_for_the_study_is_part_of_the_profile(lab: Lab) -> None:
-    lab.script({"when": {"max_running_requests": 4}, "tokens": 4_000_000})
+    lab.script({"when": {"max_running_requests": 4}, "tokens": FAST})
     assert lab.tune({WINDOW: [4]}, "runtime.page_size=32", "runtime.random_seed=7") == 0
     runtime = compose("serve", ["chip=cpu", "model=smollm2"]).config.runtime
     assert (runtime.page_size, runtime.max_running_requests, runtime.random_seed) == (32, 4, 0)
