@@ -71,7 +71,7 @@ def test_a_server_that_answers_requests_has_not_hung(mute: Mute, monkeypatch: py
         request = ProxyRequest("r", (), path="/v1/completions")
         engine.submit(request, lambda output: pieces.put_nowait(getattr(output, "data", b"")))
         for _ in range(2):
-            await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 0.2, 60, "its probes get no answer")
+            await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 0.2, 120, "its probes get no answer")
             sent_s = time.monotonic()
             mute.go_on.release()
             assert await pieces.get() == b"data: {}\n\n"
@@ -88,15 +88,15 @@ def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is
     engine = UpstreamEngine("a/0", f"http://127.0.0.1:{mute.server_address[1]}")
 
     async def ask() -> None:
-        await asyncio.to_thread(wait_until, lambda: engine.stats().generated_tokens == 7, 60, "its figures are read")
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 60, "its probes get answers")
+        await asyncio.to_thread(wait_until, lambda: engine.stats().generated_tokens == 7, 120, "its figures are read")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 120, "its probes get answers")
         engine.submit(ProxyRequest("r", (), path="/v1/completions"), lambda output: None)
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 60, "it takes no steps")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 120, "it takes no steps")
         mute.figures = b"vllm:generation_tokens_total 8.0\n"
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s < 1, 60, "it takes steps")
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 60, "it takes none any more")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s < 1, 120, "it takes steps")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 120, "it takes none any more")
         engine.abort("r")
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 60, "nobody waits for it")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 120, "nobody waits for it")
         await asyncio.to_thread(engine.shutdown)
 
     asyncio.run(ask())

@@ -77,10 +77,10 @@ def test_an_engine_is_ready_with_its_first_token_and_stops_with_its_workers(
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()[:2]]
     assert engine.is_alive
     assert all(map(is_alive, pids))
-    wait_until(lambda: engine.stats().kv_capacity_tokens == 4096, 60, "its figures are read")
+    wait_until(lambda: engine.stats().kv_capacity_tokens == 4096, 120, "its figures are read")
     assert (engine.stats().running_requests, engine.stats().queued_requests) == (2, 1)
     os.kill(pids[0], signal.SIGKILL)
-    wait_until(lambda: not engine.is_alive, 60, "its end shows")
+    wait_until(lambda: not engine.is_alive, 120, "its end shows")
     assert (engine.stats().running_requests, engine.stats().kv_capacity_tokens) == (0, 0)
     assert engine.stats().prompt_tokens == 70
     assert "was killed by SIGKILL, as the system does when memory runs out (log: " in str(engine.failure)
@@ -259,11 +259,11 @@ def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, monkeypatch: p
             assert refused.status_code == 400
             assert refused.json()["error"]["message"] == "token id 151936 is outside the vocabulary; use 0 to 151935"
             http.post("/v1/completions", json={"prompt": "die now", "stream": True})
-            wait_until(lambda: restarts(http) == 1, 60, "an engine that died is started again")
+            wait_until(lambda: restarts(http) == 1, 120, "an engine that died is started again")
         pids = [int(pid) for line in (tmp_path / "pids").read_text().splitlines() for pid in line.split()[:2]]
         assert [is_alive(pid) for pid in pids] == [False, False, True, True]
         os.kill(info["pid"], signal.SIGKILL)
-        wait_until(lambda: not any(map(is_alive, pids)), 60, "the engine and its worker end with the server")
+        wait_until(lambda: not any(map(is_alive, pids)), 120, "the engine and its worker end with the server")
 
 
 @pytest.mark.slow
@@ -280,10 +280,10 @@ def test_an_end_does_not_wait_for_an_engine_that_starts_again(
         gateway.fleet.start()
         monkeypatch.setenv("STAND_IN_START", "hang")
         os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
-        wait_until(lambda: (tmp_path / "group0-0.log.1").exists(), 60, "it starts again")
+        wait_until(lambda: (tmp_path / "group0-0.log.1").exists(), 120, "it starts again")
     finally:
         gateway.fleet.shutdown()
-    wait_until(lambda: "the start of sglang group0/0 was given up" in caplog.text, 60, "it is given up")
+    wait_until(lambda: "the start of sglang group0/0 was given up" in caplog.text, 120, "it is given up")
 
 
 def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,13 +292,13 @@ def test_what_was_said_long_before_an_end_is_not_its_cause(tmp_path: Path, monke
     relay.start()
     relay.forget()
     os.write(sink, b"ValueError: one request was wrong\n")
-    wait_until(lambda: relay.said == ["ValueError: one request was wrong"], 60, "it is heard")
+    wait_until(lambda: relay.said == ["ValueError: one request was wrong"], 120, "it is heard")
     monkeypatch.setattr("sglk.upstream.output.RECENT_S", 0.0)
     relay.forget()
     os.write(sink, b"ValueError: another one was\n")
-    wait_until(lambda: relay.said == ["ValueError: another one was"], 60, "it is heard")
+    wait_until(lambda: relay.said == ["ValueError: another one was"], 120, "it is heard")
     os.write(sink, b"IndexError: of which it ends\n")
-    wait_until(lambda: relay.said == ["IndexError: of which it ends"], 60, "it is heard")
+    wait_until(lambda: relay.said == ["IndexError: of which it ends"], 120, "it is heard")
     os.close(sink)
     relay.join(120)
 
@@ -312,7 +312,7 @@ def test_output_is_kept_within_bounds_and_passed_on(tmp_path: Path, caplog: pyte
         for number in range(3):
             os.write(sink, f"line {number}, {'x' * 900}\n".encode())
             line = f"line {number}".encode()
-            wait_until(lambda line=line: log.exists() and line in log.read_bytes(), 60, "a line is in the log")
+            wait_until(lambda line=line: log.exists() and line in log.read_bytes(), 120, "a line is in the log")
         os.write(sink, b"  0%\r 50%\r100%\nno end of line")
         os.close(sink)
         relay.join(120)
