@@ -18,6 +18,7 @@ from tests.upstream.real.engines import (
     stop_amid_answer,
 )
 from tests.upstream.real.load import CONCURRENCY, REQUESTS, kill_all, under_load
+from tests.upstream.stand_ins import client
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
@@ -34,6 +35,17 @@ def test_requests_beside_each_other_and_cached_beginnings_change_no_token(
     assert sglang.flush_cache()
     assert cached_tokens(sglang.url, prompts()[3]) == 0
     assert at_once(sglang.url, prompts()) == native
+
+
+def test_a_request_that_it_cannot_deal_with_does_not_speak_against_it(sglang: LaunchedServer) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    with client(sglang.url) as http:
+        for _ in range(4):
+            answer = http.post("/v1/messages", json=body)
+            assert answer.status_code == 502
+            assert "group0/0 answered 500: " in answer.text
+        (group,) = http.get("/admin/groups").json()["groups"]
+        assert (group["replicas"][0]["breaker"], group["replicas"][0]["ended"]["failed"]) == ("closed", 4)
 
 
 def test_the_plugins_attention_is_torchs(sglang: LaunchedServer, torch_native: LaunchedServer) -> None:
