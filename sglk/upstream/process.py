@@ -21,7 +21,7 @@ _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*
 
 _PART_LOST = re.compile(
     r"((?:Subprocess|Worker proc) .*?(?:crashed with exit code -?\d+|died unexpectedly(?: \(exit code: -?\d+\))?)"
-    r"|engine core exited unexpectedly)"
+    r"|engine core exited unexpectedly|EngineCore encountered an issue)"
 )
 """What is said of a process of its own that is gone: SGLang and vLLM end themselves then."""
 
@@ -101,5 +101,5 @@ def last_words(said: Sequence[str], lines: int) -> list[str]:
 
 
 def _cause_in(line: str) -> str | None:
-    match = _RAISED.match(line) or _PART_LOST.search(line)
+    match = _PART_LOST.search(line) or _RAISED.match(line)
     return match and match.group(1)

@@ -117,6 +117,7 @@ def test_the_cause_is_told_and_not_its_consequences() -> None:
             "Subprocess scheduler_0 (pid=12257) crashed with exit code -9, as when the system runs out of memory",
         ),
         (VLLM_LOSES_ITS_CORE, "engine core exited unexpectedly"),
+        (VLLM_LOSES_ITS_CORE[2:], "EngineCore encountered an issue"),
         (VLLM_LOSES_A_WORKER, "Worker proc VllmWorker-0 died unexpectedly (exit code: -11)"),
     ],
 )
