@@ -107,20 +107,26 @@ class _Forgiving(io.FileIO):
     """A file that takes what it cannot write, and loses it."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Return how many bytes were taken: all, where the system refuses them."""
+        """Return how many bytes were taken: all, where the system refuses them or a pipe is full."""
         try:
-            written: int = super().write(data)
+            written: int | None = super().write(data)
         except OSError:
-            return memoryview(data).nbytes
-        return written
+            written = None
+        return memoryview(data).nbytes if written is None else written
 
 
 def _let_stderr_fail() -> None:
     """Go on where a terminal is gone or a disk full: what is told beside must not end a command, nor hide its code."""
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
         file = _Forgiving(sys.stderr.fileno(), "w", closefd=False)
-        encoding, errors = sys.stderr.encoding, sys.stderr.errors
-        sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), encoding, errors, line_buffering=True)
+        at_once = sys.stderr.write_through  # python -u
+        sys.stderr = io.TextIOWrapper(
+            file if at_once else io.BufferedWriter(file),
+            sys.stderr.encoding,
+            sys.stderr.errors,
+            line_buffering=True,
+            write_through=at_once,
+        )
 
 
 def _drop_output() -> None:

@@ -184,6 +184,25 @@ def test_what_cannot_be_told_on_stderr_leaves_the_exit_code(words: list[str], co
     assert result.returncode == code
 
 
+@pytest.mark.parametrize("flags", [(), ("-u",)])
+def test_a_pipe_that_is_full_and_never_waits_leaves_the_exit_code(flags: tuple[str, ...]) -> None:
+    reader, pipe = os.pipe()
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    result = subprocess.run([sys.executable, *flags, "-m", "sglk", "serv"], stderr=pipe)
+    os.close(pipe)
+    os.close(reader)
+    assert result.returncode == 2
+
+
+def test_without_buffers_words_are_out_at_once() -> None:
+    script = "import os, sys; from sglk import cli; cli.main(['--version']); sys.stderr.write('no'); os._exit(3)"
+    result = subprocess.run([sys.executable, "-u", "-c", script], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (3, "no")
+
+
 def test_a_terminal_without_width_is_shown_something() -> None:
     master, terminal = pty.openpty()
     env = {**os.environ, "COLUMNS": "0", "TERM": "xterm"}
