@@ -27,6 +27,8 @@ _CRASH_LINES: Final = 1000
 """Last ones of the log, in which a crash is looked for: its reason stands before the stacks of all threads."""
 _LOG_ROOM_BYTES: Final = 64 * 1024
 _READY: Final = "SGLK_READY "
+KILLED: Final = "was killed by SIGKILL, as the system does when memory runs out"
+"""How a command has ended that nobody here has killed."""
 _alive: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 
 

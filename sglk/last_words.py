@@ -4,11 +4,15 @@ Then no Python code runs any more, so the interpreter's own faulthandler speaks.
 """
 
 import faulthandler
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import dropwhile, islice, takewhile
+
+_HELPER = re.compile(r'File "(<frozen |.*/lib(64)?/python3\.\d+t?/(?!(site|dist)-packages/)|.*-packages/torch/)')
+"""A place in the standard library or in torch, where somebody else's call ends: `string_at`, `__call__`."""
 
 
 def name_what_crashes() -> None:
@@ -18,13 +22,17 @@ def name_what_crashes() -> None:
 
 
 def crash_in(said: Sequence[str]) -> str | None:
-    """Return what the interpreter has `said` of the last crash, and the innermost place in the thread that crashed."""
+    """Return what the interpreter has `said` of the last crash, and whose code it was in: the innermost in its thread.
+
+    Where all of it is Python's own or torch's, it is the innermost of that.
+    """
     told = max((place for place, line in enumerate(said) if line.startswith("Fatal Python error: ")), default=None)
     if told is None:
         return None
-    after = pairwise(said[told:])
-    places = [line.strip() for before, line in after if before.startswith("Current thread ")]
-    return ", ".join([said[told], *places[:1]])
+    thread = islice(dropwhile(lambda line: not line.startswith("Current thread "), said[told:]), 1, None)
+    places = list(takewhile(lambda place: place.startswith("File "), (line.strip() for line in thread)))
+    own = [place for place in places if not _HELPER.match(place)]
+    return ", ".join([said[told], *(own or places)[:1]])
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sglk.child import ChildProcess, how_it_ended
+from sglk.child import KILLED, ChildProcess, how_it_ended
 from sglk.upstream.command import UpstreamCommand
 from sglk.upstream.output import REMEMBERED, OutputRelay
 
@@ -82,7 +82,7 @@ class UpstreamProcess(ChildProcess):
         said = self.tail(REMEMBERED)
         if code == -signal.SIGKILL and not any(map(_cause_in, said)):
             # SGLang kills itself so as well, but says why; other lines have nothing to do with such an end.
-            return f"{self.label} was killed by SIGKILL, as the system does when memory runs out (log: {self.log})"
+            return f"{self.label} {KILLED} (log: {self.log})"
         told = " / ".join(last_words(said, lines)) or "it printed nothing more"
         return f"{self.label} {how_it_ended(code)}: {told} (log: {self.log})"
 
