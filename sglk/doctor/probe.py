@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sglk.backends.base import DeviceBackend
+from sglk.backends.device_work import copy_flaw
 from sglk.config.schema import ServeConfig
 from sglk.engine.loading import make_backend
 from sglk.errors import SglkError
@@ -86,22 +86,12 @@ def _device(name: str, config: ServeConfig, rank: int) -> Answer:
     print(f"making {name}", flush=True)
     try:
         backend = make_backend(config, rank)
-        _round_trip(backend)
+        if (flaw := copy_flaw(backend)) is not None:
+            return {"error": flaw}
         memory, info = backend.memory_info(), backend.device_info()
     except SglkError as error:
         return {"error": str(error)}
     return {"total": memory.total, "free": memory.free, "name": info.name}
-
-
-def _round_trip(backend: DeviceBackend) -> None:
-    sent = torch.arange(1024, dtype=torch.float32)
-    there, back = backend.allocate((1024,), torch.float32), torch.empty(1024)
-    backend.copy(sent, there)
-    backend.copy(there, back)
-    backend.synchronize()
-    backend.free(there)
-    if not backend.simulated and not torch.equal(sent, back):
-        raise SglkError("numbers that were copied to the device and back are not what they were")
 
 
 def libraries(files: list[str]) -> Answer:

@@ -35,15 +35,16 @@ def create_backend(name: str, **keywords: Any) -> Any:
     wrong in it.
     """
     plugin = find_backend(name)
-    factory = _load(plugin)
-    try:
-        with nullcontext() if plugin.source == BUILT_IN else output_on_stderr():
+    factory, own = _load(plugin), plugin.source == BUILT_IN
+    with nullcontext() if own else output_on_stderr():
+        try:
             made = factory(**keywords)
-    except (SglkError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise BackendError(f"backend {name!r} ({plugin.origin}) failed to start: {cause(error, plugin)}") from error
-    if (why := unfit(made, own=plugin.source == BUILT_IN)) is not None:
+        except (SglkError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise BackendError(f"backend {name!r} ({plugin.origin}) failed to start: {cause(error, plugin)}") from error
+        why = unfit(made, own=own)
+    if why is not None:
         raise BackendError(f"backend {name!r} ({plugin.origin}) is refused: {why}")
     log.info("Backend %s loaded successfully", name)
     return made

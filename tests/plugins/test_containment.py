@@ -52,12 +52,13 @@ def test_what_an_import_changes_is_put_back_when_it_fails(site: Path) -> None:
 def test_a_plugin_prints_to_stderr(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "import os\nprint('imported')\nos.write(1, b'natively\\n')\n"
     made = "    def __init__(self, **options):\n        super().__init__(**options)\n        print('made')\n"
+    made += "    def synchronize(self):\n        os.write(1, b'tried\\n')\n"
     install_backend(site, "loud", f"{code}{BACKEND}{made}")
     plugins.create_backend("loud")
     print("asked for")
     printed = capfd.readouterr()
     assert printed.out == "asked for\n"
-    assert set(printed.err.split()) >= {"imported", "natively", "made"}
+    assert set(printed.err.split()) >= {"imported", "natively", "made", "tried"}
 
 
 def test_what_native_code_leaves_in_its_buffer_comes_out_on_stderr() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import sglk
 from sglk import plugins
 from sglk.config.compose import compose
-from sglk.errors import BackendError
+from sglk.errors import BackendError, CapacityError
 from tests.plugins.distributions import BACKEND, install_backend, write_metadata
 
 
@@ -185,7 +186,12 @@ def test_a_table_of_capabilities_that_cannot_be_meant_is_the_plugins_fault(site:
         (
             "allocate(self, shape, dtype)",
             "torch.empty(2, 4)",
-            "returns torch.float32 [2, 4] where torch.float32 [2, 3]",
+            "returns torch.float32 [2, 4] on cpu where torch.float32 [2, 3] on cpu was asked for",
+        ),
+        (
+            "allocate(self, shape, dtype)",
+            "torch.empty(shape, dtype=dtype, device='meta')",
+            "returns torch.float32 [2, 3] on meta where torch.float32 [2, 3] on cpu was asked for",
         ),
         ("execute_runnable(self, runnable)", "None", "execute_runnable() returns None, not what its runnable returns"),
         ("copy(self, src, dst)", "dst.fill_(7)", "copy() to the device and back makes [[7.0, 7.0, 7.0], [7.0, 7.0, "),
@@ -199,6 +205,59 @@ def test_a_device_that_does_not_do_its_work_is_the_plugins_fault(site: Path, met
         plugins.create_backend("lazy", num_threads=1)
     assert f"backend 'lazy' (dummy-lazy 1.2 at {site}) is refused: Backend." in str(caught.value)
     assert flaw in str(caught.value)
+
+
+FULL = """
+import torch
+from sglk.backends.cpu import CpuBackend
+
+held = []
+
+class Backend(CpuBackend):
+    api_version = 1
+    name = "full"
+
+    def allocate(self, shape, dtype):
+        held.append(super().allocate(shape, dtype))
+        return held[-1]
+
+    def free(self, tensor):
+        held.pop()
+
+    def copy(self, src, dst):
+        raise RuntimeError("{error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (
+            "CUDA out of memory",
+            CapacityError,
+            "the device of backend 'full' has no memory left for six numbers: RuntimeError: CUDA out of memory; end"
+            " what holds it, or take another device",
+        ),
+        (
+            "no lane",
+            BackendError,
+            "backend 'full' (dummy-full 1.2 at {site}) is refused: Backend.copy() raises Runtime",
+        ),
+    ],
+)
+def test_a_full_device_is_not_the_plugins_fault_and_no_try_leaves_it_fuller(
+    site: Path, error: str, kind: type[Exception], told: str
+) -> None:
+    install_backend(site, "full", FULL.replace("{error}", error))
+    with pytest.raises(kind) as caught:
+        plugins.create_backend("full", num_threads=1)
+    assert str(caught.value).startswith(told.replace("{site}", str(site)))
+    assert sys.modules["dummy_full"].held == []
+
+
+def test_what_a_device_returns_is_compared_by_value(site: Path) -> None:
+    install_backend(site, "copier", f"{BACKEND}    def execute_runnable(self, run): return tuple(list(run()))\n")
+    assert plugins.create_backend("copier", num_threads=1)
 
 
 def test_a_factory_without_the_keywords_of_the_contract_is_told_them(site: Path) -> None:
