@@ -35,11 +35,12 @@ class BearerAuth:
         self._local = local
         self._api_key = api_key
         self._admin_key = admin_api_key or api_key
+        self._admin_name = "server.admin_api_key" if admin_api_key else "server.api_key"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on when its key fits."""
         if scope["type"] == "http" and not self._admits(scope):
-            await error_response(_refusal(scope))(scope, receive, send)
+            await error_response(self._refusal(scope["path"]))(scope, receive, send)
             return
         if scope["type"] == "http" and not self._local and self._admin_key is None and _is_guarded(scope):
             await error_response(_closed())(scope, receive, send)
@@ -56,6 +57,13 @@ class BearerAuth:
 
     def _fits(self, scope: Scope, key: str | None) -> bool:
         return key is None or hmac.compare_digest(_given_key(scope), key.encode())
+
+    def _refusal(self, path: str) -> RequestError:
+        names = [self._admin_name] if path.startswith((*ADMIN_ROUTES, *EITHER_ROUTES)) else []
+        names += [] if path.startswith(ADMIN_ROUTES) else ["server.api_key"]
+        name = " or ".join(dict.fromkeys(names))
+        message = f"the API key is missing or wrong; send `Authorization: Bearer KEY` with the server's key ({name})"
+        return RequestError(message, code="invalid_api_key", status=401)
 
 
 def _is_guarded(scope: Scope) -> bool:
@@ -74,9 +82,3 @@ def _closed() -> RequestError:
 def _given_key(scope: Scope) -> bytes:
     scheme, _, key = (header_of(scope, b"authorization") or b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
-
-
-def _refusal(scope: Scope) -> RequestError:
-    name = "server.admin_api_key or server.api_key" if scope["path"].startswith(ADMIN_ROUTES) else "server.api_key"
-    message = f"the API key is missing or wrong; send `Authorization: Bearer KEY` with the server's key ({name})"
-    return RequestError(message, code="invalid_api_key", status=401)

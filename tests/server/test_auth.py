@@ -38,15 +38,26 @@ def test_probes_need_no_key(locked: Served, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/flush_cache", "/reset_prefix_cache", "/admin/runtime"])
 def test_admin_routes_take_the_admin_key_alone(locked: Served, path: str) -> None:
-    error_of(locked.client.post(path, headers=bearer("user-key"), json={}), 401)
+    refused = error_of(locked.client.post(path, headers=bearer("user-key"), json={}), 401)
+    assert refused["message"].endswith("with the server's key (server.admin_api_key)")
 
     assert locked.client.post(path, headers=bearer("admin-key"), json={}).status_code == 200
 
 
 def test_the_api_key_guards_admin_routes_where_there_is_no_other() -> None:
     with serving(server={"api_key": "user-key"}) as served:
-        error_of(served.client.post("/flush_cache"), 401)
+        refused = error_of(served.client.post("/flush_cache"), 401)
+        assert refused["message"].endswith("with the server's key (server.api_key)")
         assert served.client.post("/flush_cache", headers=bearer("user-key")).status_code == 200
+
+
+def test_a_refusal_names_every_key_that_would_do(locked: Served) -> None:
+    for path, names in {
+        "/v1/models": "server.api_key",
+        "/dashboard/events": "server.admin_api_key or server.api_key",
+    }.items():
+        refused = error_of(locked.client.get(path, headers=bearer("wrong")), 401)
+        assert refused["message"].endswith(f"with the server's key ({names})")
 
 
 def test_an_admin_key_alone_leaves_the_api_open() -> None:
