@@ -9,7 +9,7 @@ from sglk.config.schema import RuntimeConfig
 from sglk.engine.limits import Limits
 from sglk.engine.messages import EngineStats
 from sglk.engine.scheduler import Scheduler
-from sglk.errors import ConfigError
+from sglk.models.context_length import served_context_length
 
 
 class KVDevice(Protocol):
@@ -43,7 +43,7 @@ class Core:
     @classmethod
     def build(cls, runner: KVDevice, runtime: RuntimeConfig, eos_token_ids: frozenset[int]) -> "Core":
         """Plan the KV pool and allocate it on the device; raises CapacityError or ConfigError."""
-        context_length = _context_length(runner, runtime)
+        context_length = served_context_length(runner.context_length, runtime)
         pool = PagePool(runner.kv_capacity_tokens(runtime) // runtime.page_size, runtime.page_size)
         runner.allocate_kv(pool.num_pages, pool.page_size)
         cache = RadixCache(pool, min_len=runtime.radix_min_len, enabled=not runtime.disable_radix_cache)
@@ -71,14 +71,3 @@ class Core:
             retractions=stats.retractions + scheduler.retractions,
             evicted_tokens=stats.evicted_tokens + self.cache.evicted_pages * self.pool.page_size,
         )
-
-
-def _context_length(runner: KVDevice, runtime: RuntimeConfig) -> int:
-    if runtime.context_length is None:
-        return runner.context_length
-    if runtime.context_length > runner.context_length:
-        raise ConfigError(
-            f"runtime.context_length={runtime.context_length} is beyond the {runner.context_length} tokens that the "
-            f"loaded model takes; choose at most {runner.context_length}"
-        )
-    return runtime.context_length

@@ -4,10 +4,11 @@ import logging
 from dataclasses import dataclass, replace
 
 from sglk.backends.base import DeviceBackend
-from sglk.backends.dtypes import compute_dtype
+from sglk.backends.dtypes import compute_dtype, dtype_name
 from sglk.config.schema import ModelConfig, RuntimeConfig
 from sglk.models.causal_lm import CausalLM
 from sglk.models.chosen_scheme import choose_scheme
+from sglk.models.context_length import served_context_length
 from sglk.models.description import ModelDescription, describe_model
 from sglk.models.dummy_weights import DummyWeights
 from sglk.models.fit import check_fit
@@ -59,10 +60,11 @@ class OpenModel:
         dtype = compute_dtype(runtime.dtype, backend.capabilities, where)
         # A device that computes nothing needs no values, only what the files or the configuration say of the shapes.
         description = describe_model(model, "dummy" if backend.simulated else runtime.load_format)
+        served_context_length(description.spec.max_position_embeddings, runtime)
         scheme = choose_scheme(runtime.quantization, description.quantization, f"model {model.name!r}")
         if scheme is not None:
             check_scheme(scheme.kind, backend, where)
-        self._kind = scheme.kind if scheme else "full precision"
+        self._computed_in = scheme.kind if scheme else dtype_name(dtype)
         self._source = open_weights(description)
         quantization = quantization_of(self._source, scheme, description.spec, backend.capabilities)
         self.spec = replace(description.spec, quantization=quantization)
@@ -86,7 +88,9 @@ class OpenModel:
             shapes = model.weight_shapes()
             source = source or DummyWeights(self._part.whole_shapes(shapes), self._runtime.random_seed)
             model.load_weights(source, self._part)
-        logger.info("%s: linear layers in %s, %d bytes of weights", source, self._kind, model.weights_bytes)
+        logger.info(
+            "%s: linear layers compute in %s, %d bytes of weights", source, self._computed_in, model.weights_bytes
+        )
         return LoadedModel(model, self.spec, self.tokenizer)
 
 

@@ -8,7 +8,9 @@ from typing import Literal
 from sglk.config.fleet import ReplicaConfig, memory_of
 from sglk.config.groups import SIMULATED
 from sglk.config.plan_schema import RoomConfig
+from sglk.config.profiles import NATIVE
 from sglk.config.schema import ServeConfig
+from sglk.models.context_length import served_context_length
 from sglk.planner.footprint import Footprint
 from sglk.planner.model import PlannedModel, model_of, planning_key
 from sglk.planner.room import IN_MAIN_MEMORY, Room, room_of
@@ -83,7 +85,8 @@ class DeploymentPlan:
 def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> DeploymentPlan:
     """Plan the memory of every replica; replicas in the same memory are placed one after another.
 
-    Raises ConfigError for a chip without memory to plan with, ModelLoadError for a model of which nothing is known.
+    Raises ConfigError for a chip without memory to plan with and for a context that the engine would refuse,
+    ModelLoadError for a model of which nothing is known.
     """
     shares = _shares(replicas)
     taken: dict[str, int] = defaultdict(int)
@@ -96,6 +99,8 @@ def plan_deployment(replicas: Sequence[ReplicaConfig], asked: RoomConfig) -> Dep
             models[key] = model_of(each.config)
         model = models[key]
         model.check_split(each.config.runtime)
+        if each.config.engine.name == NATIVE:
+            served_context_length(model.spec.max_position_embeddings, each.config.runtime)
         memories = memories_of(each)
         for memory in memories:
             rooms.setdefault(memory, room_of(each.config))

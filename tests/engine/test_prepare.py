@@ -56,6 +56,7 @@ def second(**fields: Any) -> str:
         ),
         (second(model="OTHER"), r"device group 'b' has another tokenizer than that of 'a'; requests can go to either"),
         (second(model="ABSENT"), r"absent"),
+        (second(runtime="{context_length: 257}"), r"context_length=257 is beyond the 256 tokens that the model takes"),
         (second(model="qwen32b", runtime="{load_format: dummy}"), r"122.1 GiB in fp32, .* group 'b' has \d.*; use a s"),
     ],
 )

@@ -10,6 +10,7 @@ from sglk.config.compose import compose
 from sglk.config.fleet import alone, replica_configs
 from sglk.config.plan_schema import PlanConfig
 from sglk.config.quoting import shell_form
+from sglk.errors import ConfigError
 from sglk.planner.plan import DeploymentPlan, ReplicaPlan, plan_deployment
 
 GIB = 2**30
@@ -173,6 +174,14 @@ def test_a_fraction_that_leaves_a_step_no_room_is_named() -> None:
 def test_a_longer_context_than_the_model_s_own_is_named() -> None:
     plan = replica("chip=h100", "model=llama3_8b", "plan.context_length=16384")
     assert plan.warnings == ["requests of 16384 tokens are longer than the 8192 that the model was trained for"]
+
+
+def test_a_context_that_the_engine_refuses_to_serve_is_not_planned() -> None:
+    words = ("chip=h100", "model=llama3_8b", "runtime.context_length=16384")
+    with pytest.raises(ConfigError, match=r"context_length=16384 is beyond the 8192 .* choose at most 8192"):
+        replica(*words)
+    # SGLang has its own say, and a way to be told otherwise.
+    assert replica(*words, "engine=sglang").verdict == "fits"
 
 
 def test_a_shorter_context_that_is_advised_makes_what_was_asked_for_fit() -> None:
