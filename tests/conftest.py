@@ -1,6 +1,7 @@
 """How properties are tried (by the same examples every time, or by new ones), and on how many threads."""
 
 import errno
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -58,3 +59,14 @@ def environment_of_the_process() -> Iterator[None]:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if name != "PYTEST_CURRENT_TEST"})
+
+
+@pytest.fixture(autouse=True)
+def levels_of_loggers() -> Iterator[None]:
+    """Keep what a server's `log_level` lets through, too: others count what is said."""
+    loggers = [logging.getLogger(), logging.getLogger("sglk")]
+    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = [handler for handler in logger.handlers if handler in handlers]
