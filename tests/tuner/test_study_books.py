@@ -18,6 +18,7 @@ from sglk_tuner.proposals import tried
 from sglk_tuner.space import build_space, params_of
 from sglk_tuner.study import OWNER, Study, open_study, study_name
 
+from sglk.config.compose import compose
 from sglk.config.tune_schema import StudyConfig, TuneConfig
 from sglk.errors import ConfigError, RunError
 from sglk.interrupt import interruptible
@@ -179,19 +180,34 @@ def test_a_process_whose_study_was_taken_over_leaves_it_to_the_other(tmp_path: P
     config, elsewhere = study_config(tmp_path), {**owner.this_process(60.0), "host": "elsewhere"}
     taken = f"taken over by process {os.getpid()} on elsewhere"
     with opened(config) as study:
-        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+        number, other = (study.begin({WINDOW: 8, POLICY: policy}, "grid") for policy in ("lpm", "fcfs"))
         database(tmp_path).set_user_attr(OWNER, elsewhere)
         with pytest.raises(RunError, match=taken):
             study.finish(number, Outcome("COMPLETE", values=(1.0,)))
         with pytest.raises(RunError, match=taken):
             study.keep()
+        with pytest.raises(RunError, match=taken):
+            study.write("device", "ours")
+        with pytest.raises(RunError, match=taken):
+            study.should_prune(other, 1.0)
     assert database(tmp_path).user_attrs[OWNER] == elsewhere
-    assert database(tmp_path).trials[0].state is optuna.trial.TrialState.RUNNING
+    assert "sglk:device" not in database(tmp_path).user_attrs
+    assert {trial.state for trial in database(tmp_path).trials} == {optuna.trial.TrialState.RUNNING}
+    assert database(tmp_path).trials[other].intermediate_values == {}
     with (
         pytest.raises(RunError, match=r"elsewhere \(free from 2\d{3}-.* UTC on, should that have died\)"),
         opened(config),
     ):
         pass
+
+
+def test_a_machine_that_is_given_another_name_keeps_its_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(study_config(tmp_path)) as study:
+        number = study.begin({WINDOW: 8, POLICY: "lpm"}, "grid")
+        monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+        study.finish(number, Outcome("COMPLETE", values=(1.0,)))
+        study.keep()
+    assert database(tmp_path).user_attrs[OWNER] is None
 
 
 def test_an_owner_that_died_is_no_owner(tmp_path: Path) -> None:
@@ -243,6 +259,18 @@ def test_identity_survives_the_storage(tmp_path: Path) -> None:
     space = build_space(config)
     identity = identity_of(config, space, (FASTER,), params_of(config, space.candidates))
     assert differences(json.loads(json.dumps(identity)), identity) == []
+
+
+def test_a_study_from_before_a_model_had_further_numbers_is_still_the_same() -> None:
+    model = compose("tune", ["chip=cpu", "model=deepseek_v2_lite", "engine=sglang"]).config.model
+    config = config_of(SPACE)
+    config.model = model
+    space = build_space(config)
+    new = identity_of(config, space, (FASTER,), params_of(config, space.candidates))
+    old = json.loads(json.dumps(new))
+    for number in ("qk_nope_head_dim", "v_head_dim", "q_lora_rank"):
+        del old["model.numbers"][number]
+    assert differences(old, new) == []
 
 
 def test_a_study_is_named_for_what_it_measures(tmp_path: Path) -> None:

@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from sglk_tuner.display import Display
-from sglk_tuner.study import Study
+from sglk_tuner.outcome import Outcome
+from sglk_tuner.owner import this_process
+from sglk_tuner.study import OWNER, Study
+from sglk_tuner.trial import Bench
 
 from sglk.bench.record import Record
 from sglk.cli import main
@@ -167,4 +171,25 @@ def test_limits_that_no_setting_meets_make_no_profile(lab: Lab, capsys: pytest.C
     assert out.count("COMPLETE") >= 3
     assert "best" not in out.partition("study s:")[2]
     assert (lab.summary["status"], lab.summary["winner"]) == ("failed", None)
+    assert not lab.profile.exists()
+
+
+@pytest.mark.parametrize(("ends", "code"), [(True, 130), (False, 1)])
+def test_what_another_machine_took_over_is_published_by_it_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: bool, code: int
+) -> None:
+    def taken_over_meanwhile(*_: object) -> Outcome:
+        stored = optuna.load_study(study_name="s", storage=f"sqlite:///{lab.study / 'study.db'}")
+        stored.set_user_attr(OWNER, {**this_process(60.0), "host": "elsewhere"})
+        (lab.study / "summary.json").write_text("theirs")
+        if ends:
+            raise KeyboardInterrupt
+        return Outcome("COMPLETE", values=(1.0,))
+
+    monkeypatch.setattr(Bench, "run", taken_over_meanwhile)
+    assert lab.tune({WINDOW: [4, 8]}) == code
+    shown = capsys.readouterr()
+    told = shown.out if ends else shown.err
+    assert f"study 's' was taken over by process {os.getpid()} on elsewhere" in told
+    assert (lab.study / "summary.json").read_text() == "theirs"
     assert not lab.profile.exists()

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +28,7 @@ def is_this_process(owner: Owner | None) -> bool:
 def words(owner: Owner) -> str:
     """Return an owner for people, such as `process 12 on a`, and when one that may have died loses the study."""
     who = f"process {owner['pid']} on {owner['host']}"
-    if owner["host"] == socket.gethostname():
+    if owner["host"] == _host():
         return who
     end = datetime.fromtimestamp(owner["until"], timezone.utc)
     return f"{who} (free from {end:%Y-%m-%d %H:%M} UTC on, should that have died)"
@@ -35,7 +36,7 @@ def words(owner: Owner) -> str:
 
 def may_be_alive(owner: Owner) -> bool:
     """Tell whether `owner` may still run: certain for this machine, by its last sign of life for another."""
-    if owner["host"] == socket.gethostname():
+    if owner["host"] == _host():
         started = _started(owner["pid"])
         return started is not None and started == owner["started"]
     return bool(owner["until"] > time.time())
@@ -43,7 +44,13 @@ def may_be_alive(owner: Owner) -> bool:
 
 def _me() -> Owner:
     pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
+    return {"host": _host(), "pid": pid, "started": _started(pid)}
+
+
+@cache
+def _host() -> str:
+    # A machine may be given another name while a study runs, which is still the same owner's.
+    return socket.gethostname()
 
 
 def _started(pid: int) -> str | None:

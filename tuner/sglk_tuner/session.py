@@ -1,5 +1,6 @@
 """One run of `sglk tune` over its study: trial after trial until the budget is spent, then the closing comparison."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Generic, Protocol
@@ -72,7 +73,11 @@ class Session(Generic[T]):
         return self._closing
 
     def publish(self, status: str) -> StudySummary:
-        """Write `summary.json` as things stand and return it; raises RunError where it cannot be written."""
+        """Write `summary.json` as things stand and return it.
+
+        Raises RunError where it cannot be written, or is by now that of a process that took the study over.
+        """
+        self._study.stay()
         summary = self.summary(status)
         write_summary(summary, self._study.folder)
         return summary
@@ -88,7 +93,9 @@ class Session(Generic[T]):
                 (lambda value: self._study.should_prune(number, value)) if prunes else None,
             )
         except KeyboardInterrupt:
-            self._study.finish(number, Outcome("FAIL", reason="interrupted", lost=True))
+            # Whoever closes the books meets their trouble once more, and tells it.
+            with suppress(RunError):
+                self._study.finish(number, Outcome("FAIL", reason="interrupted", lost=True))
             raise
         self._study.finish(number, outcome)
         summary = self.publish("running")

@@ -111,10 +111,16 @@ class Study:
             self._stay()
             self._study.set_user_attr(OWNER, owner.this_process(self._silent_s))
 
+    def stay(self) -> None:
+        """Raise RunError where another process has taken the study over: what stands in its folder is that one's."""
+        with self._books.open():
+            self._stay()
+
     def should_prune(self, number: int, value: float) -> bool:
         """Store the value that a short probe gave for trial `number`; tell whether the pruner gives the trial up."""
         trial = self._running[number]
         with self._books.open():
+            self._stay()
             trial.report(value, step=0)
             return trial.should_prune()
 
@@ -131,6 +137,7 @@ class Study:
     def write(self, key: str, value: Any) -> None:
         """Store a JSON-like value beside the trials."""
         with self._books.open():
+            self._stay()
             self._study.set_user_attr(f"sglk:{key}", value)
 
     def record(self, name: str) -> Record:

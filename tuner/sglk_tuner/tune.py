@@ -97,8 +97,12 @@ def _result(session: Session[Any], study: Study, display: Display) -> Closing | 
     try:
         return session.run()
     except KeyboardInterrupt:
-        study.close_ghosts()
-        summary = _publish(session, display, "interrupted")
+        try:
+            study.close_ghosts()
+            summary = _publish(session, display, "interrupted")
+        except RunError as error:
+            display.note(f"interrupted; {error}")
+            return None
         display.note(
             f"interrupted after {summary.done} of {summary.planned} settings; the same command goes on from here"
         )
