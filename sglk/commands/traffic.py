@@ -46,7 +46,10 @@ examples
   sglk traffic ramp new --to 50 --step 10 --every 10m --slo 'ttft_p99<2s,error_rate<1%'
   sglk traffic rollback"""
 
-_VERBS = ("show", "set", "rollback", "drain", "undrain", "restart", "ramp")
+VERBS = ("show", "set", "rollback", "drain", "undrain", "restart", "ramp")
+RAMP_ORDERS = ("stop", "show")
+"""What may stand for the group after `ramp`."""
+
 _TIMEOUT_S = 30.0
 _FOLLOW_S = 1.0
 _DURATION = re.compile(r"([0-9.]+)(ms|s|m|h|)")
@@ -59,8 +62,8 @@ def run(arguments: Sequence[str]) -> int:
         print(_USAGE)
         return 0
     words = [word for word in arguments if word != "--debug"]
-    if words[0] not in _VERBS:
-        raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], _VERBS) or '; verbs: ' + ', '.join(_VERBS)}")
+    if words[0] not in VERBS:
+        raise ConfigError(f"verb {words[0]!r} is unknown{nearest(words[0], VERBS) or '; verbs: ' + ', '.join(VERBS)}")
     asked = _parser().parse_args(words)
     server = Server(asked.url, asked.key or os.environ.get(KEY_VARIABLE), trusted(asked.cacert))
     code: int = asked.act(asked, server)

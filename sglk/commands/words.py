@@ -1,5 +1,7 @@
 """Words that can stand next on a command line, for shell completion."""
 
+from collections.abc import Sequence
+
 from sglk.cli import COMMANDS, command_position
 from sglk.config import check, check_bench, check_engine, check_render, check_service, check_study
 from sglk.config.keys import GROUPS, ROOTS, leaves
@@ -7,8 +9,11 @@ from sglk.config.search_path import search_path
 from sglk.plugins import backend_names
 
 _COMMON = ("--help", "--debug", "--config-dir")
+_REMOTE = ("--url", "--key", "--cacert", "--json")
 _FLAGS = {
     "serve": ("--dry-run",),
+    "tune": ("--dry-run",),
+    "report": ("--metric", "--out", "--json"),
     "show": ("--command", "--json", "--yaml"),
     "chips": ("--json",),
     "models": ("--json",),
@@ -17,6 +22,11 @@ _FLAGS = {
     "ops": ("--json",),
     "plan": ("--json",),
     "simulate": ("--json",),
+    "traffic": (
+        *_REMOTE,
+        *("--timeout", "--force", "--to", "--step", "--every", "--slo", "--min-requests", "--follow"),
+    ),
+    "advise": _REMOTE,
 }
 _COMPOSING = {
     "serve": "serve",
@@ -59,20 +69,32 @@ def candidates(words: list[str]) -> list[str]:
     """
     *before, current = words or [""]
     position = command_position(before)
-    command = None if position is None else before[position]
-    if command is None:
+    if position is None:
         return _starting(current, [*COMMANDS, "--help", "--version"])
+    command = before[position]
     if before[-1] == "--command":
         return _starting(current, list(ROOTS))
     if command == "completion":
         return _starting(current, ["bash", "zsh", "fish"])
     if current.startswith("-"):
         return _starting(current, [*_COMMON, *_FLAGS.get(command, ())])
+    if command == "traffic":
+        return _starting(current, list(_traffic_words(before[position + 1 :])))
     if command not in _COMPOSING:
         return []
     if command == "ops" and "=" not in current and "." not in current:
         return _op_words(before[position:], current) + _settings(current, command)
     return _settings(current, _COMPOSING[command])
+
+
+def _traffic_words(before: list[str]) -> Sequence[str]:
+    """Return the verbs of `sglk traffic`; what follows them is groups, which the running server knows."""
+    # An HTTP client comes with the verbs, which no other completion waits for.
+    from sglk.commands.traffic import RAMP_ORDERS, VERBS
+
+    if not before:
+        return VERBS
+    return RAMP_ORDERS if before == ["ramp"] else ()
 
 
 def _op_words(before: list[str], current: str) -> list[str]:

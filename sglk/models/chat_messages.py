@@ -26,6 +26,13 @@ def _plain_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise RequestError(f"`{where}` must be an object with a `role`", param=where, code="invalid_message")
     plain = {key: value for key, value in message.items() if value is not None}
     plain["role"] = ROLE_ALIASES.get(plain["role"], plain["role"])
+    # Only an answer may have none: it may have been calls of tools. Templates show what is absent as nothing at all.
+    if "content" not in plain and plain["role"] != "assistant":
+        raise RequestError(
+            f"`{where}.content` is missing; give a text or a list of parts of type 'text'",
+            param=f"{where}.content",
+            code="invalid_content",
+        )
     if "content" in plain:
         plain["content"] = _text(plain["content"], f"{where}.content")
     if "tool_calls" in plain:

@@ -1,6 +1,7 @@
 """Completion: the words themselves, and a real bash that asks for them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sglk.cli import main
+from sglk.cli import COMMANDS, main
 from sglk.commands.completion import SCRIPTS
 from sglk.commands.words import candidates
 
@@ -31,10 +32,20 @@ from sglk.commands.words import candidates
         (["show", "--command", "t"], ["tune"]),
         (["completion", "b"], ["bash"]),
         (["chips", ""], []),
+        (["traffic", "r"], ["rollback", "restart", "ramp"]),
+        (["traffic", "ramp", ""], ["stop", "show"]),
+        (["traffic", "drain", ""], []),
     ],
 )
 def test_candidates(words: list[str], expected: list[str]) -> None:
     assert candidates(words) == expected
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_dash_offers_every_flag_of_the_command_s_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out))
+    assert told <= set(candidates([command, "--"]))
 
 
 def test_an_empty_word_offers_groups_and_nodes() -> None:

@@ -147,6 +147,13 @@ def test_a_template_that_fails_is_the_request_s_error(template):
         chat(template).render(CONVERSATION)
 
 
+def test_an_answer_without_content_is_named_where_the_template_wants_one():
+    messages = [CONVERSATION[1], {"role": "assistant", "content": None}, CONVERSATION[3]]
+    assert chat("{% for m in messages %}{{ m.content }}|{% endfor %}").render(messages).endswith("你好||Thanks|")
+    with pytest.raises(RequestError, match=r"cannot render .*; without `content` is `messages\[1\]`$"):
+        chat(CHATML).render(messages)
+
+
 @pytest.mark.parametrize(
     "template",
     [

@@ -35,6 +35,8 @@ def test_arguments_of_tool_calls_become_objects():
         (["hello"], "messages[0]", "object with a `role`"),
         ([{"content": "x"}], "messages[0]", "object with a `role`"),
         ([{"role": 7, "content": "x"}], "messages[0]", "object with a `role`"),
+        ([{"role": "user"}], "messages[0].content", "is missing; give a text or a list of parts"),
+        ([*user("x"), {"role": "tool", "content": None}], "messages[1].content", "is missing"),
         (user(7), "messages[0].content", "a text or a list of parts"),
         (user(["x"]), "messages[0].content[0]", "type None; this model reads only parts of type 'text'"),
         (user([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]", "type 'image_url'"),
