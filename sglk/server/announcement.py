@@ -38,8 +38,7 @@ def announcement(entry: Entry, url: str) -> Iterator[str]:
     yield from open_secrets(config)
     if not isinstance(entry, Gateway) and not guided_decoding_available():
         yield f"guided decoding (JSON schemas, regular expressions) is off; switch it on with: {INSTALL}"
-    if any(each.group.url is None for each in entry.fleet.configs.values()):
-        yield profile_line(config, entry.profile_path)
+    yield from _profiles(entry)
     yield f"{url}  (live page: {url}/dashboard, API documentation: {url}/docs)"
     yield f"try: {try_line(entry, url)}"
 
@@ -66,6 +65,15 @@ def _gateway(entry: Entry) -> Iterator[str]:
             yield f"WARNING: serving without {name}, which is looked for again: {down[name]}"
             continue
         yield f"serving {entry.model_name} by {name}: {replica.group.url or launched}"
+
+
+def _profiles(entry: Entry) -> Iterator[str]:
+    """Yield a line for each chip and model that engines of this server run on."""
+    own = {tune_command(each.config): each.config for each in entry.fleet.configs.values() if each.group.url is None}
+    for config in own.values():
+        where = f"{config.chip.name}: " if len(own) > 1 else ""
+        known = config.profile is not None and config.profile == entry.config.profile
+        yield where + profile_line(config, entry.profile_path if known else None)
 
 
 def exposure(server: ServerConfig) -> Iterator[str]:
@@ -120,11 +128,12 @@ def say(lines: Iterable[str]) -> None:
 def profile_line(config: ServeConfig, path: Path | None) -> str:
     """Say which tuned profile is in use and what it promises, or how to get one."""
     profile = config.profile
-    if profile is None or path is None:
+    if profile is None:
         return f"no tuned profile in use; make one with: {tune_command(config)} workload=chat"
     when = profile.created[:10] if profile.created else "at an unknown time"
     facts = [f"{profile.kind} {when}", *_gains(profile)]
-    return f"using profile {_shortest(path)} ({', '.join(facts)})"
+    which = "its tuned profile" if path is None else f"profile {_shortest(path)}"
+    return f"using {which} ({', '.join(facts)})"
 
 
 def _gains(profile: ProfileRecord) -> Iterator[str]:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from sglk.config.compose import compose
+from sglk.config.fleet import replica_configs
 from sglk.config.provenance import ProfileRecord
 from sglk.config.quoting import quoted
 from sglk.server.announcement import announcement, profile_line, ready_line, say
+from sglk.server.serve import load_deployment
 from sglk.testing.tiny import write_tiny_model
 from tests.server.serving import MODEL, Served, serving
 
@@ -74,6 +76,24 @@ def test_how_to_make_a_profile_can_be_typed(given: str, tmp_path: Path, monkeypa
     words = shlex.split(command)
     assert words[:2] == ["sglk", "tune"]
     assert compose("tune", words[2:]).config.model == served.config.model
+
+
+def test_each_chip_of_a_server_is_told_of_with_its_own_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tuned = Path("profiles/h100/qwen7b.yaml")
+    tuned.parent.mkdir(parents=True)
+    tuned.write_text("# @package _global_\nprofile:\n  created: '2026-11-29T10:00:00+00:00'\n")
+    groups = "groups='h100:0;kunlun:0;h100:1'"
+    composed = compose("serve", ["model=qwen7b", "backend=sim", "runtime.load_format=dummy", groups])
+    deployment = load_deployment(composed.config, composed.profile_path, replica_configs(composed))
+    try:
+        lines = [line for line in announcement(deployment, "http://x") if "profile" in line]
+    finally:
+        deployment.fleet.shutdown()
+    assert lines == [
+        "h100: using its tuned profile (measured 2026-11-29)",
+        "kunlun: no tuned profile in use; make one with: sglk tune chip=kunlun model=qwen7b workload=chat",
+    ]
 
 
 def test_an_output_that_takes_nothing_is_borne(
