@@ -60,15 +60,14 @@ class ChatTemplate:
         """
         template = self._choose(with_tools=bool(tools))
         context = {"documents": None, **self._tokens, **variables, "add_generation_prompt": add_generation_prompt}
-        plain = plain_messages(messages)
-        context |= {"messages": plain, "tools": tools or None}
+        context |= {"messages": plain_messages(messages), "tools": tools or None}
         try:
             return rendered(template.generate(context))
         except TemplateRefusal as error:
             raise RequestError(str(error), param="messages", code="chat_template_refused") from error
         except _TEMPLATE_FAILURES as error:
             raise RequestError(
-                f"the chat template cannot render these messages: {error}{_without_content(plain)}",
+                f"the chat template cannot render these messages: {error}",
                 param="messages",
                 code="chat_template_failed",
             ) from error
@@ -91,11 +90,6 @@ class ChatTemplate:
             param="messages",
             code="no_chat_template",
         )
-
-
-def _without_content(messages: Sequence[Mapping[str, Any]]) -> str:
-    empty = [f"messages[{index}]" for index, message in enumerate(messages) if "content" not in message]
-    return f"; without `content` is `{empty[0]}`" if empty else ""
 
 
 def load_chat_template(tokenizer: Tokenizer, file: str | None = None) -> ChatTemplate:

@@ -14,7 +14,8 @@ ROLE_ALIASES = {"developer": "system"}
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return `messages` with text contents; nulls are left out and the arguments of tool calls parsed.
 
-    Lists of text parts are joined without a separator. Raises RequestError for anything else.
+    Lists of text parts are joined without a separator, an answer without content is empty. Raises RequestError for
+    anything else.
     """
     if not messages:
         raise RequestError("`messages` is empty; give at least one message", param="messages", code="empty_messages")
@@ -26,15 +27,16 @@ def _plain_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise RequestError(f"`{where}` must be an object with a `role`", param=where, code="invalid_message")
     plain = {key: value for key, value in message.items() if value is not None}
     plain["role"] = ROLE_ALIASES.get(plain["role"], plain["role"])
-    # Only an answer may have none: it may have been calls of tools. Templates show what is absent as nothing at all.
-    if "content" not in plain and plain["role"] != "assistant":
+    if plain["role"] == "assistant":
+        # It may have been calls of tools alone; templates that were not written for them read a content in any case.
+        plain.setdefault("content", "")
+    if "content" not in plain:
         raise RequestError(
             f"`{where}.content` is missing; give a text or a list of parts of type 'text'",
             param=f"{where}.content",
             code="invalid_content",
         )
-    if "content" in plain:
-        plain["content"] = _text(plain["content"], f"{where}.content")
+    plain["content"] = _text(plain["content"], f"{where}.content")
     if "tool_calls" in plain:
         plain["tool_calls"] = _tool_calls(plain["tool_calls"], f"{where}.tool_calls")
     return plain

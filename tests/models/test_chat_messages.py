@@ -16,7 +16,7 @@ def test_text_parts_are_joined():
 
 def test_nulls_are_left_out_and_other_keys_kept():
     message = {"role": "assistant", "content": None, "name": "x", "refusal": None}
-    assert plain_messages([message]) == [{"role": "assistant", "name": "x"}]
+    assert plain_messages([message]) == [{"role": "assistant", "content": "", "name": "x"}]
 
 
 def test_arguments_of_tool_calls_become_objects():
