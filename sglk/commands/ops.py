@@ -22,7 +22,7 @@ from sglk.config.compose import compose
 from sglk.config.keys import GROUPS, lookup
 from sglk.config.ops_schema import OpsConfig
 from sglk.config.tensor_parallel import ranks_of
-from sglk.errors import ConfigError, RunError, nearest
+from sglk.errors import ConfigError, RunError, SglkError, nearest
 from sglk.operators.remote import RemoteWorkbench, timed, tried
 from sglk.operators.results import STEPS, CalledOp, Outcome, Share, Trial, Unmeasured, shares
 from sglk.planner.placement import place
@@ -130,11 +130,13 @@ def _test(config: OpsConfig, bench: RemoteWorkbench, ops: tuple[str, ...]) -> _F
     planned: list[Trial] = bench.ask("trials", ops)
     _require_some(planned, ops, f"backend {config.backend.name!r} offers an implementation of")
     found = list(watched(tried(bench, ops, planned), len(planned), "testing", config.ops.progress))
+    gone = bench.gone
     failed = [outcome for outcome in found if outcome.problem is not None]
     scripts = _write_scripts(found, bench, ops)
     document = {"results": [outcome.facts() for outcome in found], "scripts": [str(path) for path in scripts]}
     names = ", ".join(dict.fromkeys(outcome.trial.op for outcome in failed))
-    failure = f"{len(failed)} of {len(found)} trials failed: {names}" if failed else None
+    failures = [f"{len(failed)} of {len(found)} trials failed: {names}"] if failed else []
+    failure = _together(failures, gone and f"not all were made, as {gone}")
     notes = [Text(f"to see it again: python {path}") for path in scripts]
     return _Found(document, [test_table(found)], notes, failure)
 
@@ -148,7 +150,7 @@ def _write_scripts(found: Sequence[Outcome], bench: RemoteWorkbench, ops: tuple[
     written: list[Path] = []
     try:
         written.extend(bench.ask("script", ops, number, problem) for number, problem in first.values())
-    except RunError as error:
+    except SglkError as error:
         # Scripts are not worth the results.
         warn([str(error)])
     return written
@@ -161,12 +163,18 @@ def _bench(config: OpsConfig, bench: RemoteWorkbench, ops: tuple[str, ...]) -> _
     found = list(watched(progress, len(called), "timing", config.ops.progress))
     steps: dict[str, list[Share]] = {step: shares(step, called, found) for step in STEPS}
     unmeasured = [result for result in found if isinstance(result, Unmeasured)]
-    warn(f"{each.op} was not timed at one shape: {each.reason}" for each in unmeasured)
+    told = [each for each in unmeasured if each.reason != bench.gone]
+    warn(f"{each.op} was not timed at one shape: {each.reason}" for each in told)
     rows = {step: [asdict(row) for row in found] for step, found in steps.items()}
     document = {**rows, "unmeasured": [asdict(each) for each in unmeasured]}
     lost = ", ".join(dict.fromkeys(each.op for each in unmeasured if each.lost))
-    failure = f"not timed, as they end their process or do not come back: {lost}" if lost else None
+    failures = [f"not timed, as they end their process, ruin the device or do not come back: {lost}"] if lost else []
+    failure = _together(failures, bench.gone and f"not all were timed, as {bench.gone}")
     return _Found(document, list(time_tables(steps, config, whole=not ops)), failure=failure)
+
+
+def _together(failures: Sequence[str], end: str | None) -> str | None:
+    return "; ".join([*failures, *([end] if end else [])]) or None
 
 
 def _head(config: OpsConfig, facts: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Needs no torch.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,19 +15,30 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from sglk.child import ChildProcess, how_it_ended
+from sglk.child import KILLED, ChildProcess, how_it_ended
 from sglk.config.ops_schema import OpsConfig
-from sglk.errors import BackendError, RunError, SglkError
+from sglk.errors import BackendError, RunError
 from sglk.last_words import crash_in
 from sglk.operators.results import CalledOp, Outcome, TimedOp, Trial, Unmeasured
+from sglk.plugins.causes import in_words
 from sglk.plugins.claims import find_backend
 from sglk.plugins.elsewhere import address
 
 _STACKS = "Fatal Python error: "
 
+_SHOWN_BYTES = 64 * 1024
+"""Most that is shown of what the process says up to an answer: an op may print in each of its calls."""
+
+_OPENINGS = 2
+"""Tries to open the device again: it may still be busy with the end of the process before."""
+
 
 class ProcessLost(RunError):
-    """The process ended, or was silent for too long, while it dealt with a question."""
+    """The process ended, was silent for too long or has ruined its device while it dealt with a question."""
+
+
+class DeviceGone(ProcessLost):
+    """There is no other process to be had: the device cannot be opened again."""
 
 
 class RemoteWorkbench:
@@ -43,28 +55,37 @@ class RemoteWorkbench:
         self._connection: Connection | None = None
         self._told = 0
         """Bytes of the log that have been shown."""
-        self._gone: str | None = None
+        self.gone: str | None = None
         """Why there is no other process to be had."""
 
-    def ask(self, question: str, *arguments: Any, beyond_s: float = 0.0) -> Any:
+    def ask(self, question: str, *arguments: Any) -> Any:
         """Return what a method of the Workbench returns; raises what that raises.
 
-        It may take `ops.timeout_s` and `beyond_s`, else ProcessLost is raised, as where the process ends.
+        It may take `ops.timeout_s`, else, and where it ends the process, BackendError is raised.
         """
+        try:
+            return self.dare(question, *arguments)
+        except ProcessLost as error:
+            raise self._fault("lets nobody look at its ops", error) from error
+
+    def dare(self, question: str, *arguments: Any, beyond_s: float = 0.0) -> Any:
+        """As `ask`, but for an op that may do anything: takes `beyond_s` more, and raises ProcessLost."""
         if self._connection is None:
             self._open_again()
         return self._answer(question, arguments, self._config.ops.timeout_s + beyond_s)
+
+    def require_device(self) -> None:
+        """Raise ProcessLost where no number gets to the device and back: some errors leave nothing that works."""
+        if (flaw := self.dare("device_flaw")) is not None:
+            self._end_process()
+            raise ProcessLost(f"leaves a device that no longer works: {flaw}")
 
     def __enter__(self) -> "RemoteWorkbench":
         try:
             self._open()
         except ProcessLost as error:
             self._folder.cleanup()
-            plugin = find_backend(self._config.backend.name)
-            raise BackendError(
-                f"backend {plugin.name!r} ({plugin.origin}) does not open its device: {error}; `sglk doctor` with the"
-                " same words looks into it, backend=sim does without it"
-            ) from error
+            raise self._fault("does not open its device", error) from error
         except BaseException:
             self.close()
             raise
@@ -79,6 +100,13 @@ class RemoteWorkbench:
         """End the process; harmless when it has ended."""
         self._end_process()
         self._folder.cleanup()
+
+    def _fault(self, what: str, error: ProcessLost) -> BackendError:
+        plugin = find_backend(self._config.backend.name)
+        return BackendError(
+            f"backend {plugin.name!r} ({plugin.origin}) {what}: {error}; `sglk doctor` with the same words looks into"
+            " it, backend=sim does without it"
+        )
 
     def _open(self) -> None:
         self._connection, theirs = Pipe()
@@ -98,14 +126,17 @@ class RemoteWorkbench:
 
     def _open_again(self) -> None:
         """Start another process; where that fails, nothing changes by trying for each op once more."""
-        if self._gone is None:
+        for _ in range(_OPENINGS if self.gone is None else 0):
             try:
                 self._open()
-            except SglkError as error:
+            # Whatever it is, what has been found so far is worth having.
+            except Exception as error:  # noqa: BLE001, PERF203
                 self._end_process()
-                self._gone = f"the device cannot be opened again: {error}"
-        if self._gone is not None:
-            raise ProcessLost(self._gone)
+                self.gone = f"the device cannot be opened again: {in_words(error)}"
+            else:
+                self.gone = None
+                return
+        raise DeviceGone(self.gone)
 
     def _answer(self, question: str, arguments: Sequence[Any], timeout_s: float) -> Any:
         assert self._connection is not None
@@ -133,7 +164,8 @@ class RemoteWorkbench:
         self._end_process()
         said = [line.strip() for line in self._show().splitlines() if line.strip()]
         last_words = crash_in(said) or (said[-1] if said else "it printed nothing")
-        return f"ends its process, which {how_it_ended(code)}: {last_words}"
+        end = KILLED if code == -signal.SIGKILL else how_it_ended(code)
+        return f"ends its process, which {end}: {last_words}"
 
     def _end_process(self) -> None:
         if self._child is not None:
@@ -143,12 +175,21 @@ class RemoteWorkbench:
         self._connection = None
 
     def _show(self) -> str:
-        """Print what the process has said since the last time, but for the stacks of a crash, and return all of it."""
-        with (Path(self._folder.name) / "log").open("rb") as log:
-            log.seek(self._told)
-            new = log.read()
-        self._told += len(new)
-        text = new.decode(errors="replace")
+        """Print what the process has said since the last time, but for the stacks of a crash, and return all of it.
+
+        Of much it is the end. The file is emptied, though the process goes on to write where it was.
+        """
+        path = Path(self._folder.name) / "log"
+        with path.open("rb") as log:
+            end = max(log.seek(0, os.SEEK_END), self._told)
+            start = log.seek(max(self._told, end - _SHOWN_BYTES))
+            # What was written while the file was emptied is gone, and reads as zeros.
+            text = log.read(end - start).lstrip(b"\0").decode(errors="replace")
+        if end > self._told:
+            os.truncate(path, 0)
+        if start > self._told:
+            sys.stderr.write(f"... {start - self._told:,} bytes are left out\n")
+        self._told = end
         sys.stderr.write(text.partition(_STACKS)[0])
         sys.stderr.flush()
         return text
@@ -164,11 +205,25 @@ def tried(bench: RemoteWorkbench, ops: tuple[str, ...], trials: Sequence[Trial])
         elif key in lost:
             yield Outcome(replace(trial, skipped=f"not tried any more: {lost[key]}"), None)
         else:
-            try:
-                yield Outcome(trial, bench.ask("problem", ops, number))
-            except ProcessLost as error:
-                lost[key] = str(error)
-                yield Outcome(trial, str(error))
+            outcome = _outcome(bench, ops, number, trial)
+            if isinstance(outcome, str):
+                lost[key] = outcome
+                outcome = Outcome(trial, outcome)
+            yield outcome
+
+
+def _outcome(bench: RemoteWorkbench, ops: tuple[str, ...], number: int, trial: Trial) -> Outcome | str:
+    """Return what a trial comes to; where the process is lost by it, how."""
+    problem: str | None = None
+    try:
+        problem = bench.dare("problem", ops, number)
+        if problem is not None:
+            bench.require_device()
+    except DeviceGone as error:
+        return Outcome(replace(trial, skipped=f"not tried: {error}"), None)
+    except ProcessLost as error:
+        return _together(problem, str(error))
+    return Outcome(trial, problem)
 
 
 def timed(
@@ -178,10 +233,30 @@ def timed(
     lost: dict[tuple[str, str], str] = {}
     for number, each in enumerate(called):
         key = each.op, each.provider
-        if key not in lost:
-            try:
-                yield bench.ask("time", ops, number, beyond_s=time_s)
-                continue
-            except ProcessLost as error:
-                lost[key] = f"{each.provider} {error}"
-        yield Unmeasured(each.op, dict(each.shape), lost[key], lost=True)
+        result = lost[key] if key in lost else _time(bench, ops, number, each, time_s)
+        if isinstance(result, str):
+            lost[key] = result
+            result = Unmeasured(each.op, dict(each.shape), result, lost=True)
+        yield result
+
+
+def _time(
+    bench: RemoteWorkbench, ops: tuple[str, ...], number: int, called: CalledOp, time_s: float
+) -> TimedOp | Unmeasured | str:
+    """Return what timing an op comes to; where the process is lost by it, how."""
+    result: TimedOp | Unmeasured | None = None
+    try:
+        result = bench.dare("time", ops, number, beyond_s=time_s)
+        if isinstance(result, Unmeasured):
+            bench.require_device()
+    except DeviceGone as error:
+        return Unmeasured(called.op, dict(called.shape), str(error))
+    except ProcessLost as error:
+        told = f"{called.provider} {error}"
+        return _together(result.reason, str(error)) if isinstance(result, Unmeasured) else told
+    assert result is not None
+    return result
+
+
+def _together(problem: str | None, end: str) -> str:
+    return end if problem is None else f"{problem}; it {end}"

@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sglk.backends.device_work import copy_flaw
 from sglk.config.ops_schema import OpsConfig
+from sglk.errors import SglkError
 from sglk.operators.benchmark import time_op
 from sglk.operators.cases import OPS
 from sglk.operators.comparison import mismatch
@@ -35,6 +37,13 @@ class Workbench:
         """Return what the device is, and the calls that ops are tried with."""
         kind = "simulated" if self._backend.simulated else "measured"
         return {"kind": kind, "device": asdict(self._backend.device_info()), "ops": self._config.ops}
+
+    def device_flaw(self) -> str | None:
+        """Return what becomes of numbers that are copied to the device and back; None where it is as it should be."""
+        try:
+            return copy_flaw(self._backend)
+        except SglkError as error:
+            return str(error)
 
     def listed(self) -> list[ListedOp]:
         """Return who runs which op of the model, and why."""

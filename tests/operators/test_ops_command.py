@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tempfile
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import pytest
 
 from sglk.cli import main
 from sglk.commands.words import candidates
+from sglk.config.compose import compose
+from sglk.operators.remote import RemoteWorkbench
 from sglk.testing.tiny import write_tiny_model
+from tests.operators import throwaway
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("ops.batch=2", "ops.context=20", "ops.prompt=20", "ops.time_s=0.001")
@@ -166,7 +171,7 @@ def test_a_chip_without_its_hardware_can_be_imagined(model: str, capsys: Capture
 def test_a_kernel_that_ends_its_process_is_told_of_and_the_others_are_tried(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    ops, broken = ("rope", "add_rms_norm", "route"), "backend.options.broken=crashing"
+    ops, broken = ("rope", "add_rms_norm", "silu_and_mul", "route"), "backend.options.broken=crashing"
     words = (*ops, model, "backend=throwaway", broken, f"ops.failures={tmp_path}", *SMALL)
     document = as_json(capsys, "test", *words, code=1)
     ends: dict[str, list[str]] = {}
@@ -177,20 +182,121 @@ def test_a_kernel_that_ends_its_process_is_told_of_and_the_others_are_tried(
     assert {op: [own.count(each) for each in ("failed", "passed")] for op, own in ends.items()} == {
         "rope": [1, 0],
         "add_rms_norm": [1, 0],
+        "silu_and_mul": [1, 0],
     }
     assert not [each for each in document["results"] if each["op"] == "route" and each["outcome"] != "passed"]
     told = {each["op"]: each["detail"] for each in document["results"] if each["outcome"] == "failed"}
     assert told["rope"].startswith("ends its process, which was killed by SIGSEGV: Fatal Python error: ")
-    assert told["rope"].endswith(" in string_at")
+    assert f"{throwaway.MODULE}.py" in told["rope"]
+    assert told["rope"].endswith(" in crashes")
+    memory = (
+        "ends its process, which was killed by SIGKILL, as the system does when memory runs out: it printed nothing"
+    )
+    assert told["silu_and_mul"] == memory
     assert told["add_rms_norm"] == "ends its process, which exited with code 7: no licence for this kernel"
-    assert len(document["scripts"]) == 2
+    assert len(document["scripts"]) == 3
     assert main(["ops", "bench", *words]) == 1
     printed = capsys.readouterr()
     assert "rope was not timed at one shape: throwaway ends its process, which was killed by SIGSEGV" in printed.err
-    assert printed.err.splitlines()[-1].endswith(
-        "not timed, as they end their process or do not come back: rope, add_rms_norm"
-    )
+    lost = "not timed, as they end their process, ruin the device or do not come back: rope, add_rms_norm"
+    assert printed.err.splitlines()[-1] == f"sglk: error: {lost}"
     assert "route " in printed.out
+
+
+def test_a_device_that_an_op_has_ruined_is_opened_anew_for_the_others(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    broken = ("backend=throwaway", "backend.options.broken=ruining", f"ops.failures={tmp_path}")
+    words = ("add_rms_norm", "rope", "silu_and_mul", model, *broken, *SMALL)
+    document = as_json(capsys, "test", *words, code=1)
+    own = [each for each in document["results"] if each["implementation"].startswith("throwaway: ")]
+    assert [each["outcome"] for each in own] == ["failed", *["skipped"] * (len(own) - 1)]
+    ruin = "RuntimeError: device-side assert triggered"
+    assert own[0]["detail"] == f"raises {ruin}; it leaves a device that no longer works: copy() raises {ruin}"
+    assert {each["outcome"] for each in document["results"] if each not in own} <= {"passed", "skipped"}
+    assert main(["ops", "bench", *words]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("ruin the device or do not come back: add_rms_norm")
+
+
+@pytest.mark.parametrize(("busy", "fds"), [(2, True), (1000, True), (0, False)])
+def test_ops_that_get_no_device_any_more_have_not_failed(
+    model: str,
+    plugin: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: int,
+    fds: bool,
+) -> None:
+    """The device is busy at its first try to be opened again, or at all; or this process has no room for another."""
+    opened: list[bool] = []
+
+    def pipe() -> tuple[Connection, Connection]:
+        opened.append(True)
+        if not fds and len(opened) > 1:
+            raise OSError(24, "Too many open files")
+        return Pipe()
+
+    monkeypatch.setattr("sglk.operators.remote.Pipe", pipe)
+    options = (f"backend.options.begun={tmp_path / 'begun'}", f"backend.options.busy={busy}")
+    broken = ("backend=throwaway", "backend.options.broken=crashing", f"ops.failures={tmp_path}", *options)
+    words = ("rope", "route", model, *broken, *SMALL)
+    assert main(["ops", "test", *words, "--json"]) == 1
+    printed = capsys.readouterr()
+    results = json.loads(printed.out)["results"]
+    assert [each["op"] for each in results if each["outcome"] == "failed"] == ["rope"]
+    last = printed.err.splitlines()[-1]
+    assert last.startswith(f"sglk: error: 1 of {len(results)} trials failed: rope")
+    again = [each["detail"] for each in results if str(each["detail"]).startswith("not tried: the device cannot be")]
+    if busy == 2:
+        assert (again, len(opened)) == ([], 3)
+        assert last.endswith("failed: rope")
+        return
+    assert again
+    assert len(opened) == 3
+    assert f"; not all were made, as {again[0].removeprefix('not tried: ')}" in last
+    assert ("device is busy" if fds else "Too many open files") in last
+
+
+def test_who_times_ops_is_told_once_of_a_device_that_is_gone(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    options = (f"backend.options.begun={tmp_path / 'begun'}", "backend.options.busy=1000")
+    words = ("rope", "route", model, "backend=throwaway", "backend.options.broken=crashing", *options, *SMALL)
+    assert main(["ops", "bench", *words]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if "device is busy" in line] == told[-1:]
+    assert "not all were timed, as the device cannot be opened again: " in told[-1]
+
+
+@pytest.mark.parametrize("verb", ["list", "test", "bench"])
+def test_a_plugin_that_ends_its_process_while_its_ops_are_looked_at_is_named(
+    model: str, plugin: Path, capsys: Capture, verb: str
+) -> None:
+    assert main(["ops", verb, model, "backend=throwaway", "backend.options.broken=refusing", *SMALL]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert f"backend 'throwaway' (throwaway-chip 0.3 at {plugin}) lets nobody look at its ops: ends its process" in told
+
+
+def test_what_ops_print_takes_no_more_room_than_one_answer(
+    model: str, plugin: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = [model, "backend=throwaway", "backend.options.broken=shouting", *SMALL]
+    with RemoteWorkbench(compose("ops", words).config) as bench:
+        (log,) = tmp_path.glob("sglk-ops-*/log")
+        ops = ("rms_norm",)
+        trials = enumerate(bench.ask("trials", ops))
+        loud = [number for number, trial in trials if trial.implementation.startswith("throwaway: ")]
+        for number in loud[:3]:
+            capsys.readouterr()
+            assert bench.ask("problem", ops, number) is None
+            assert log.stat().st_size == 0
+            said = capsys.readouterr().err
+            left_out, shown = said.splitlines()
+            assert left_out.endswith(" bytes are left out")
+            assert set(shown) == {"x"}
+            assert len(said) < 70_000
 
 
 def test_a_kernel_that_hangs_is_told_of_and_the_others_are_tried(

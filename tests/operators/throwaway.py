@@ -7,6 +7,7 @@ MODULE = "throwaway_chip"
 SOURCE = '''
 import ctypes
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 from sglk.backends import moe_ops, quantised_linear, quantised_moe, reference, sampling_ops
 from sglk.backends.constraints import multiple_of
 from sglk.backends.cpu import CpuBackend
-from sglk.backends.ops import Op
+from sglk.backends.ops import Constraint, Op
 
 
 def spoilt(value):
@@ -80,6 +81,23 @@ def leaves(x_TE, residual_TE, weight_E, eps):
     os._exit(7)
 
 
+def killed(x_T2F):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+ruined = []
+
+
+def ruins(x_TE, residual_TE, weight_E, eps):
+    ruined.append(True)
+    raise RuntimeError("device-side assert triggered")
+
+
+def shouts(x_TE, weight_E, eps):
+    print("x" * 100_000, flush=True)
+    return reference.rms_norm.reference(x_TE, weight_E, eps)
+
+
 def hanging(begun):
     def hangs(logits_TX, top_k, renormalise):
         Path(begun).touch()
@@ -94,7 +112,13 @@ class ThrowawayBackend(CpuBackend):
 
     def __init__(self, **options):
         broken, repaired = options.pop("broken", ""), options.pop("repaired", False)
-        begun = options.pop("begun", None)
+        begun, busy = options.pop("begun", None), options.pop("busy", 0)
+        if busy:
+            with Path(begun).open("a+") as openings:
+                openings.write("o")
+                openings.seek(0)
+                if 1 < len(openings.read()) <= busy:
+                    raise RuntimeError("device is busy")
         if broken == "opening":
             ctypes.string_at(0)
         super().__init__(**options)
@@ -105,6 +129,13 @@ class ThrowawayBackend(CpuBackend):
         if broken == "crashing":
             self.ops.register(reference.rope, "throwaway", crashes)
             self.ops.register(reference.add_rms_norm, "throwaway", leaves)
+            self.ops.register(reference.silu_and_mul, "throwaway", killed)
+        if broken == "ruining":
+            self.ops.register(reference.add_rms_norm, "throwaway", ruins)
+        if broken == "refusing":
+            self.ops.register(reference.rope, "throwaway", crashes, Constraint("none", lambda t: ctypes.string_at(0)))
+        if broken == "shouting":
+            self.ops.register(reference.rms_norm, "throwaway", shouts)
         if broken == "hanging":
             self.ops.register(moe_ops.route, "throwaway", hanging(begun))
         if broken == "loud":
@@ -114,6 +145,11 @@ class ThrowawayBackend(CpuBackend):
             self.ops.register(reference.rms_norm, "throwaway", Tires())
         if broken == "raising":
             self.ops.register(reference.linear, "throwaway", breaks, multiple_of("out_features", 64))
+
+    def copy(self, src, dst):
+        if ruined:
+            raise RuntimeError("device-side assert triggered")
+        super().copy(src, dst)
 
     def num_devices(self, ranks):
         return 1
