@@ -18,6 +18,8 @@ class BreakerSettings:
     """How long it stays open the first time; doubles with each failed probe."""
     longest_s: float = 60.0
     """Limit of that."""
+    doubts: int = 20
+    """Failures that each request may itself be to blame for, without a good answer between, that open it as well."""
 
 
 class Breaker:
@@ -31,6 +33,7 @@ class Breaker:
         self._settings = settings
         self._clock = clock
         self._failures = 0
+        self._doubts = 0
         self._open_until_s: float | None = None
         self._cool_down_s = settings.cool_down_s
         self._probing = False
@@ -82,12 +85,27 @@ class Breaker:
         self.last_error = error
         if probe:
             self.failed_probes += 1
-            self._cool_down_s = min(2 * self._cool_down_s, self._settings.longest_s)
-            self._open()
+            self._reopen()
         elif self._open_until_s is None:
             self._failures += 1
             if self._failures >= self._settings.failures:
                 self._open()
+
+    def doubt(self, error: str, probe: bool) -> None:
+        """Note a failure that the request may be to blame for.
+
+        Many in a row open it, as where one route never works; none asks for a restart, which would help no bad request.
+        """
+        if self._open_until_s is not None and not probe:
+            return
+        self.last_error = error
+        self._doubts += 1
+        if self._doubts < max(self._settings.doubts, self._settings.failures):
+            self.leave(probe)
+        elif probe:
+            self._reopen()
+        else:
+            self._open()
 
     def leave(self, probe: bool) -> None:
         """Note an end that says nothing about the replica; after a probe the next request is one."""
@@ -115,8 +133,13 @@ class Breaker:
         self._open_until_s = self._clock()
 
     def _recover(self) -> None:
+        self._doubts = 0
         self.failed_probes = 0
         self._sick_since_s = None
+
+    def _reopen(self) -> None:
+        self._cool_down_s = min(2 * self._cool_down_s, self._settings.longest_s)
+        self._open()
 
     def _open(self) -> None:
         self.opened += 1

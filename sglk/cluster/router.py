@@ -39,7 +39,7 @@ class Router:
     LOST when it is gone: dead, hung, started again, or drained before the answer was complete.
 
     A replica's own failures open its breaker; what the client is to blame for never does, and is never tried again.
-    Neither does a failure after which the replica has shown that it answers others, which is tried again.
+    Of failures that the request may be to blame for many in a row do, and each is tried again.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Router:
             if finish is None:
                 flight.on_output(output)
             elif finish.reason == "error" and finish.code is None:
-                self._fail(attempt, finish.message or "the engine failed", is_well=finish.engine_is_well)
+                self._fail(attempt, finish.message or "the engine failed", doubtful=finish.doubtful)
             else:
                 self._end(attempt, output)
 
@@ -273,10 +273,10 @@ class Router:
         self._forget(attempt.flight)
         attempt.flight.on_output(output)
 
-    def _fail(self, attempt: Attempt, error: str, *, is_well: bool = False) -> None:
+    def _fail(self, attempt: Attempt, error: str, *, doubtful: bool = False) -> None:
         """The replica failed the request: on to another group, if that can go unnoticed."""
         flight = attempt.flight
-        self._note_failure(attempt, error, is_well=is_well)
+        self._note_failure(attempt, error, doubtful=doubtful)
         if flight.movable:
             flight.moved = True
             if self._move(flight, attempt.replica):
@@ -316,12 +316,12 @@ class Router:
             flight.on_output(flight.loss(message, attempt.replica.name))
             return True
 
-    def _note_failure(self, attempt: Attempt, error: str, *, is_well: bool = False) -> None:
+    def _note_failure(self, attempt: Attempt, error: str, *, doubtful: bool = False) -> None:
         flight, replica = attempt.flight, attempt.replica
         flight.context.run(
             logger.warning, "replica %s failed request %s: %s", replica.name, flight.request.request_id, error
         )
-        self._settle(attempt, "failed", error, is_well=is_well)
+        self._settle(attempt, "failed", error, doubtful=doubtful)
         self._group_of(replica).recent.add(flight.end(self._monotonic(), failed=True))
 
     def _note_moved(self, failed: Iterable[Replica]) -> None:
@@ -329,14 +329,16 @@ class Router:
             for replica in failed:
                 replica.counters.moved += 1
 
-    def _settle(self, attempt: Attempt, outcome: Outcome, error: str = "", *, is_well: bool = False) -> None:
+    def _settle(self, attempt: Attempt, outcome: Outcome, error: str = "", *, doubtful: bool = False) -> None:
         """Count the end of an attempt, and tell the breaker."""
         replica = attempt.replica
         with self._lock:
             replica.counters.ended[outcome] += 1
             replica.open_requests -= 1
-            if outcome == "completed" or is_well:
+            if outcome == "completed":
                 replica.breaker.succeed(attempt.probe)
+            elif doubtful:
+                replica.breaker.doubt(error, attempt.probe)
             elif outcome == "failed":
                 replica.breaker.fail(error, attempt.probe)
             else:

@@ -105,8 +105,8 @@ class Finish:
     """What went wrong, for `error`."""
     code: str | None = None
     """Short reason of an `error` for which the request itself is to blame."""
-    engine_is_well: bool = False
-    """Whether the engine has shown, after an `error` without a code, that it answers others."""
+    doubtful: bool = False
+    """Whether the request may be to blame all the same for an `error` without a code."""
 
 
 FULL = Finish("length")

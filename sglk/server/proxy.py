@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -28,6 +29,9 @@ PROMPT_BYTES = 16384
 """So much of a prompt tells whether its beginning was seen before."""
 
 BAD_GATEWAY = 502
+
+_UNQUOTED = "/:@!$&'()*+,;=~"
+"""Of a path, beside letters, digits and `-._`; what else was in it, such as the end of a line, no URL has."""
 
 TYPED_ROUTES = frozenset({"/v1/messages", "/v1/responses"})
 """Their events have names, and clients pass over those without."""
@@ -133,7 +137,7 @@ def _proxy_request(request: Request, body: bytes, fields: Mapping[str, Any]) -> 
         tuple(_beginning(fields)),
         session=session_header(request) or (user if isinstance(user, str) and user else None),
         method=request.method,
-        path=f"{request.url.path}{query}",
+        path=f"{quote(request.scope['path'], safe=_UNQUOTED)}{query}",
         headers=tuple(_headers(request)),
         body=body,
     )

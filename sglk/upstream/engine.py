@@ -13,7 +13,7 @@ import httpx
 
 from sglk.engine.messages import EngineStats, Finish, GenerateRequest, Output
 from sglk.upstream.messages import ProxyOutput, ProxyRequest
-from sglk.upstream.probe import PROBE_TIMEOUT_S, authorization, connect, unhealthy
+from sglk.upstream.probe import PROBE_TIMEOUT_S, authorization, connect, token_fault, unhealthy
 from sglk.upstream.process import UpstreamProcess
 from sglk.upstream.relay import Relay, open_client
 from sglk.upstream.scrape import read_stats, steps_of_vllm
@@ -57,17 +57,20 @@ class UpstreamEngine:
         *,
         process: UpstreamProcess | None = None,
         key: str | None = None,
+        model: str | None = None,
         pause_s: float = 120.0,
         failure: str | None = None,
     ) -> None:
         """Serve by the server at `url`; a stream that says nothing for `pause_s` is given up.
 
-        One that was found not to answer, by its `failure`, takes no requests.
+        `model` is what it calls its model, None where only it knows. One that was found not to answer, by its
+        `failure`, takes no requests.
         """
         self.name = name
         self.url = url
         self.key = key
         self._process = process
+        self._model = model
         self._pause_s = pause_s
         self._failure = failure
         self._silent_since_s: float | None = None
@@ -76,6 +79,10 @@ class UpstreamEngine:
         """Since when it takes no steps, with requests open."""
         self._heard_s = 0.0
         """When the last piece of an answer came."""
+        self._doubted = False
+        """Whether a request got a 500 since the last look."""
+        self._barren = False
+        """Whether it gave no token either when it was asked for one after that."""
         self._stats = EngineStats()
         self._submitted: dict[str, None] = {}
         """Requests that are on their way into their event loop."""
@@ -148,24 +155,43 @@ class UpstreamEngine:
         client = self._loops.get(request.loop)
         if client is None:
             client = self._loops[request.loop] = open_client(self.url, authorization(self.key))
-        relay = Relay(client, request, self.name, self._pause_s)
+        relay = Relay(client, request, self.name, self._pause_s, self._doubt)
         task = request.loop.create_task(self._relay(relay, request, on_output))
         self._tasks[request.request_id] = task
 
     async def _relay(self, relay: Relay, request: ProxyRequest, on_output: OnOutput) -> None:
+        last: ProxyOutput | None = None
         try:
             async for output in relay.outputs():
                 if output.data:
                     self._heard_s = time.monotonic()
-                on_output(output)
+                if output.finish is None:
+                    on_output(output)
+                else:
+                    last = output
         except asyncio.CancelledError:
-            on_output(self._aborted(request))
+            last = last or self._aborted(request)
+        except Exception as error:
+            # Whatever it is, somebody waits for the end.
+            logger.exception("%s: request %s could not be passed on", self.name, request.request_id)
+            told = f"{self.name}: {type(error).__name__}: {error}"
+            last = last or self._ended(request, Finish("error", message=told, doubtful=True))
         finally:
             if self._tasks.get(request.request_id) is asyncio.current_task():
                 del self._tasks[request.request_id]
+        assert last is not None
+        on_output(last)
 
     def _aborted(self, request: ProxyRequest) -> ProxyOutput:
-        return ProxyOutput(request.request_id, (), "", 0, 0, 0, Finish("abort"), replica=self.name)
+        return self._ended(request, Finish("abort"))
+
+    def _ended(self, request: ProxyRequest, finish: Finish) -> ProxyOutput:
+        return ProxyOutput(request.request_id, (), "", 0, 0, 0, finish, replica=self.name)
+
+    def _doubt(self) -> bool:
+        """Have it asked for a token at the next look; returns whether nothing speaks against it so far."""
+        self._doubted = True
+        return not self._barren
 
     def _look_on(self) -> None:
         missed = 0
@@ -177,6 +203,7 @@ class UpstreamEngine:
             if why is None:
                 missed, self._silent_since_s, self._failure = 0, None, None
                 self._scrape()
+                self._settle_doubt()
                 continue
             missed += 1
             self._silent_since_s = self._silent_since_s or looked_s
@@ -192,6 +219,18 @@ class UpstreamEngine:
             return f"no answer within {PROBE_TIMEOUT_S:g} s", True
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, False
+
+    def _settle_doubt(self) -> None:
+        """Ask for a token after a 500: the request may have been wrong, or the server fails whatever it is sent."""
+        if not (self._doubted or self._barren):
+            return
+        self._doubted = False
+        # One that is busy or gone is for others to find.
+        with suppress(httpx.TransportError):
+            why = token_fault(self.url, self._model, self.key, PROBE_TIMEOUT_S)
+            if why is not None and not self._barren:
+                logger.warning("%s gives no token: %s", self.name, why)
+            self._barren = why is not None
 
     def _scrape(self) -> None:
         text = ""

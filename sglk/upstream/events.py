@@ -71,6 +71,6 @@ def _data(event: bytes) -> bytes:
 def _parsed(data: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

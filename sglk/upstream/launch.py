@@ -119,8 +119,17 @@ def _start_once(replica: ReplicaConfig, cancelled: threading.Event) -> UpstreamE
         raise
     process.note_ready()
     return UpstreamEngine(
-        replica.name, command.url, process=process, key=key, pause_s=replica.config.router.step_timeout_s
+        replica.name,
+        command.url,
+        process=process,
+        key=key,
+        model=_served_name(replica),
+        pause_s=replica.config.router.step_timeout_s,
     )
+
+
+def _served_name(replica: ReplicaConfig) -> str:
+    return replica.config.server.served_model_name or replica.config.model.name
 
 
 def _await_token(
@@ -131,7 +140,7 @@ def _await_token(
     cancelled: threading.Event,
 ) -> None:
     config = replica.config
-    model = config.server.served_model_name or config.model.name
+    model = _served_name(replica)
     limit_s = config.engine.start_timeout_s
     over_s = time.monotonic() + limit_s
     while True:
@@ -179,4 +188,4 @@ def _find(replica: ReplicaConfig, url: str, cancelled: threading.Event) -> Upstr
     why = _unless_cancelled(partial(without_token, address, model, key), cancelled, replica.name)
     if why is not None:
         raise RunError(f"{replica.name}: the server at {address} does not generate: {why}")
-    return UpstreamEngine(replica.name, address, key=key, pause_s=replica.config.router.step_timeout_s)
+    return UpstreamEngine(replica.name, address, key=key, model=model, pause_s=replica.config.router.step_timeout_s)

@@ -1,10 +1,8 @@
 """One request on its way to an upstream server and back, byte for byte."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -12,7 +10,6 @@ import httpx
 from sglk.engine.messages import Finish
 from sglk.upstream.events import Events, usage_of
 from sglk.upstream.messages import Headers, ProxyOutput, ProxyRequest
-from sglk.upstream.probe import PROBE_TIMEOUT_S, has_choice, one_token
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -65,11 +62,20 @@ class Relay:
     take over before the client has seen anything. A stream that ends without its last event has failed.
     """
 
-    def __init__(self, client: httpx.AsyncClient, request: ProxyRequest, replica: str, pause_s: float) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        request: ProxyRequest,
+        replica: str,
+        pause_s: float,
+        doubt: Callable[[], bool],
+    ) -> None:
+        """Send `request` by `client`; `doubt` is called at a 500, and says whether the request may be to blame."""
         self._client = client
         self._request = request
         self._replica = replica
         self._pause_s = pause_s
+        self._doubt = doubt
         self._status = 0
         self._headers: Headers = ()
         self._begun = False
@@ -98,22 +104,14 @@ class Relay:
         if response.status_code >= 500 and response.status_code != NOT_IMPLEMENTED:
             told = " ".join(data[:300].decode(errors="replace").split())
             message = f"{self._replica} answered {response.status_code}: {told}"
-            is_well = response.status_code == INTERNAL_ERROR and await self._answers_others()
-            return self._end(Finish("error", message=message, engine_is_well=is_well))
+            doubtful = response.status_code == INTERNAL_ERROR and self._doubt()
+            return self._end(Finish("error", message=message, doubtful=doubtful))
         if response.status_code >= 400:
             # The client is to blame: no breaker opens, and nobody else is asked.
             return self._end(Finish("error", message="refused", code=f"http_{response.status_code}"), data)
         if "content-encoding" not in response.headers:
             self._usage = usage_of(data)
         return self._end(Finish("stop"), data)
-
-    async def _answers_others(self) -> bool:
-        """Whether the server gives a token at once: then a 500 was about what it was asked, such as by one client."""
-        with suppress(httpx.HTTPError, ValueError):
-            body = one_token(_named_model(self._request.body))
-            answer = await self._client.post("/v1/completions", json=body, timeout=PROBE_TIMEOUT_S)
-            return answer.status_code == 200 and has_choice(answer.json())
-        return False
 
     async def _stream(self, response: httpx.Response) -> AsyncIterator[ProxyOutput]:
         pieces, events = response.aiter_raw(), Events()
@@ -158,24 +156,18 @@ class Relay:
         return self._output((), data, finish)
 
 
-def _sent(headers: Headers) -> dict[str, str]:
+def _sent(headers: Headers) -> dict[bytes, bytes]:
     """Return the client's headers for the server behind; the answer comes as the client takes it."""
     kept = {name: value for name, value in headers if name not in HOP_BY_HOP and name not in OURS}
-    return {"accept-encoding": "identity", **kept}
+    # As bytes, which were read as this: httpx takes no other letters than ASCII's.
+    return {
+        name.encode("latin-1"): value.encode("latin-1")
+        for name, value in {"accept-encoding": "identity", **kept}.items()
+    }
 
 
 def _returned(headers: httpx.Headers) -> Headers:
     return tuple((name, value) for name, value in headers.multi_items() if name not in HOP_BY_HOP | _SERVERS)
-
-
-def _named_model(body: bytes) -> str | None:
-    """Return the name that a request gives its model, if any."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    name = fields.get("model") if isinstance(fields, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

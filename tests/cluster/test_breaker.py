@@ -79,3 +79,52 @@ def test_late_ends_of_requests_from_before_it_opened_change_nothing() -> None:
     assert breaker.state == "half_open"
     breaker.succeed(False)
     assert breaker.state == "half_open"
+
+
+def doubted(breaker: Breaker, times: int) -> None:
+    for _ in range(times):
+        breaker.doubt("boom", breaker.enter())
+
+
+def test_what_the_request_may_be_to_blame_for_opens_it_only_when_nothing_else_comes() -> None:
+    clock = Clock()
+    breaker = Breaker(BreakerSettings(failures=3, doubts=20), clock)
+    doubted(breaker, 19)
+    breaker.succeed(False)
+    doubted(breaker, 19)
+    assert breaker.state == "closed"
+    doubted(breaker, 1)
+    assert breaker.state == "open"
+    clock.now_s += 5
+    doubted(breaker, 1)
+    assert breaker.state == "open"
+    clock.now_s += 5
+    assert breaker.state == "open"  # it waits longer
+    clock.now_s += 5
+    breaker.succeed(breaker.enter())
+    assert (breaker.state, breaker.failed_probes) == ("closed", 0)
+
+
+def test_what_the_request_may_be_to_blame_for_forgives_no_failure() -> None:
+    breaker = Breaker(BreakerSettings(failures=3, doubts=20))
+    for _ in range(3):
+        breaker.fail("boom", False)
+        doubted(breaker, 2)
+    assert breaker.state == "open"
+
+
+def test_a_probe_that_may_have_been_wrong_itself_leaves_the_question_open() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now_s += 5
+    breaker.doubt("late", False)
+    doubted(breaker, 1)
+    assert (breaker.state, breaker.admits) == ("half_open", True)
+
+
+def test_a_breaker_that_shall_bear_more_failures_bears_more_doubts() -> None:
+    breaker = Breaker(BreakerSettings(failures=30))
+    doubted(breaker, 29)
+    assert breaker.state == "closed"
+    doubted(breaker, 1)
+    assert breaker.state == "open"

@@ -118,13 +118,18 @@ def test_what_an_engine_refuses_comes_as_it_is_and_opens_no_breaker(several: htt
     assert {each["breaker"] for each in replicas if not each["name"].startswith("gone")} == {"closed"}
 
 
+def test_paths_and_headers_of_any_letters_are_passed_on(several: httpx.Client) -> None:
+    odd = several.post("/v1/no%01such%00route", json={}, headers=[(b"x-name", b"caf\xe9")])
+    assert (odd.status_code, odd.json()["error"]["message"]) == (404, "no such route")
+
+
 @pytest.mark.parametrize("order", ["cut", "stall"])
 def test_a_stream_that_breaks_off_ends_with_an_error_and_without_done(several: httpx.Client, order: str) -> None:
     text = ask(several, f"{order} it", stream=True).text
     assert "[DONE]" not in text
     assert '"type":"server_error"' in text.splitlines()[-2]
-    told = {"cut": "ended its stream before it was complete", "stall": "its stream has said nothing for 6"}
-    assert told[order] in text
+    told = {"cut": "ended its stream before it was complete", "stall": r"its stream has said nothing for \d+"}
+    assert re.search(told[order], text)
 
 
 def test_a_client_that_leaves_ends_its_request_at_the_engine(several: httpx.Client, gpu: str, other: str) -> None:
