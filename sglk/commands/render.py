@@ -1,6 +1,7 @@
 """`sglk render`: the files that run a deployment elsewhere."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sglk.atomic_file import obstacle, write_text
@@ -53,7 +54,9 @@ def _is_upstream(replica: ReplicaConfig) -> bool:
 
 
 def _command(replica: ReplicaConfig) -> str:
-    return compose_command(replica.config, inherited=replica.inherited).shell()
+    # Where no interpreter is named it is that of the machine which serves, not the one that renders.
+    engine = replace(replica.config.engine, python=replica.config.engine.python or "python")
+    return compose_command(replace(replica.config, engine=engine), inherited=replica.inherited).shell()
 
 
 def _print(files: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,16 @@ def test_an_upstream_engine_is_named_with_its_command(capsys: pytest.CaptureFixt
     assert "-m sglang.launch_server" in text
     words = container(objects(text)["Deployment", "qwen7b"])["args"]
     assert compose("serve", words[1:]).config.engine.name == "sglang"
+
+
+@pytest.mark.parametrize("target", ["shell", "systemd", "compose", "kubernetes", "helm-values"])
+def test_nothing_is_said_of_the_python_that_renders(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    words = ("chip=h100", "model=qwen7b", "engine=sglang", "render.executable=/opt/sglk/bin/sglk")
+    text = render(capsys, target, *words)
+    assert sys.executable not in text
+    if target != "helm-values":
+        assert " python -m sglang.launch_server " in text
+        assert " /opt/py -m sglang.launch_server " in render(capsys, target, *words, "engine.python=/opt/py")
 
 
 def test_names_of_services_are_made_from_the_models(capsys: pytest.CaptureFixture[str]) -> None:
