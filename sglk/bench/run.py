@@ -137,9 +137,11 @@ class _Run:
     def broken_off(self, command: str | None, error: BaseException) -> Record:
         """Return the record of what had been answered; the server, which may hang, is asked for nothing."""
         cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-        done = sum(request.phase == "measured" for request in self._requests)
-        why = f"{cause}, after {done} of {self._planned} requests"
-        note = f"the run was broken off ({why}): what takes longest is missing from its figures"
+        answered = sum(request.phase == "measured" and request.ok for request in self._requests)
+        why = f"{cause}, with {answered} of {self._planned} requests answered"
+        note = f"the run was broken off ({why})"
+        if answered < self._planned:
+            note += ": what takes longest is missing from its figures"
         return dataclasses.replace(self._record(command, {}, [note]), broken_off=why, valid=False)
 
     def _record(self, command: str | None, engine_stats: dict[str, float], notes: list[str]) -> Record:

@@ -21,6 +21,7 @@ from sglk.config.bench_schema import BenchConfig
 from sglk.config.compose import Composed, compose
 from sglk.config.fleet import replica_configs
 from sglk.errors import RunError
+from sglk.interrupt import uninterrupted
 
 EXAMPLES = (
     "sglk bench chip=cpu model=smollm2 workload=chat",
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
             session_header=config.router.session_header,
             command=command_line("bench", arguments),
             on_progress=bar.advance,
-            on_break=lambda broken: bar.keep(broken, save(broken, config.bench.output, started)),
+            on_break=lambda broken: bar.keep(broken, config.bench.output, started),
         )
     # Neither a full disk nor a reader who has gone costs the result: it is printed first, and written all the same.
     try:
@@ -108,7 +109,8 @@ class _Bar:
         self._progress = Progress(*columns, console=self._console, disable=not self._wanted, transient=True)
         self._task = self._progress.add_task("starting", total=None)
         self._done: Done | None = None
-        self._kept: tuple[Record, Path] | None = None
+        self._broken: Record | None = None
+        self._kept = "no record is kept"
 
     def say(self, text: str) -> None:
         if self._wanted:
@@ -120,8 +122,19 @@ class _Bar:
         name = "warming up" if done.phase == "warmup" else "measuring"
         self._progress.update(self._task, description=f"{name}{failed}", completed=done.done, total=done.total)
 
-    def keep(self, broken: Record, path: Path) -> None:
-        self._kept = broken, path
+    def keep(self, broken: Record, output: str | None, started: datetime) -> None:
+        """Save the record of a run that was broken off; what became of it is told at the end of the block."""
+        # A further Ctrl-C would leave a record that nobody is told of.
+        with uninterrupted():
+            self._broken = broken
+            try:
+                path = save(broken, output, started)
+            except RunError as error:
+                self._kept = str(error)
+                return
+            self._kept = f"record of what was answered: {path}"
+            if output is not None and path != Path(output):
+                self._kept += f" ({output} is left as it was)"
 
     def __enter__(self) -> "_Bar":
         self._progress.start()
@@ -129,13 +142,13 @@ class _Bar:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._progress.stop()
-        kept = "no record is kept"
-        if self._kept is not None:
-            broken, path = self._kept
-            console().print(show(broken))
-            kept = f"record of what was answered: {path}"
+        # Before the figures: whoever reads those may be gone.
         if kind is KeyboardInterrupt and (done := self._done) is not None:
             phase = "warm-up" if done.phase == "warmup" else "measured"
-            print(f"sglk: interrupted after {done.done} of {done.total} {phase} requests; {kept}", file=sys.stderr)
-        elif self._kept is not None:
-            print(f"sglk: {kept}", file=sys.stderr)
+            print(
+                f"sglk: interrupted after {done.done} of {done.total} {phase} requests; {self._kept}", file=sys.stderr
+            )
+        elif self._broken is not None:
+            print(f"sglk: {self._kept}", file=sys.stderr)
+        if self._broken is not None:
+            console().print(show(self._broken))

@@ -31,19 +31,22 @@ def check_log() -> None:
 def save(record: Record, output: str | None, started: datetime) -> Path:
     """Write `record` to `output`, or to a new file in `runs`; return where it is.
 
+    One of a run that was broken off never takes the place of another: it goes to a new file beside `output`.
     Raises RunError where it cannot be written there, and says where else it is.
     """
     path = None
     try:
         # An interruption between the two would leave the empty file.
         with uninterrupted():
-            if output is not None:
-                path = Path(output)
-            else:
+            if output is None:
                 path = free_path(started, record.chip, record.model, record.workload["name"], ".json")
+            elif record.broken_off is not None and Path(output).is_file():
+                path = _free_beside(Path(output))
+            else:
+                path = Path(output)
             record.save(path)
     except RunError as error:
-        if output is None and path is not None:
+        if path is not None and (output is None or path != Path(output)):
             path.unlink(missing_ok=True)
         raise RunError(f"{error}{atomic_file.rescue('record', record.to_json())}") from error
     return path
@@ -53,12 +56,20 @@ def free_path(started: datetime, chip: str | None, model: str | None, workload: 
     """Return a new file of that name, empty, so that a run beside this one takes another."""
     names = (f"{started:%Y%m%dT%H%M%SZ}", chip or "unknown", model or "unknown", workload)
     stem = "-".join(re.sub(r"[^\w.]+", "_", name) for name in names)
+    return _free(RUNS, stem, suffix)
+
+
+def _free_beside(output: Path) -> Path:
+    return _free(output.parent, f"{output.stem}-broken-off", output.suffix)
+
+
+def _free(folder: Path, stem: str, suffix: str) -> Path:
     numbers = ("", *(f"-{number}" for number in range(2, 1000)))
     try:
-        RUNS.mkdir(parents=True, exist_ok=True)
-        return next(path for number in numbers if _reserved(path := RUNS / f"{stem}{number}{suffix}"))
+        folder.mkdir(parents=True, exist_ok=True)
+        return next(path for number in numbers if _reserved(path := folder / f"{stem}{number}{suffix}"))
     except OSError as error:
-        raise RunError(f"cannot write to {str(RUNS)!r}: {error.strerror}; write another bench.output") from error
+        raise RunError(f"cannot write to {str(folder)!r}: {error.strerror}; write another bench.output") from error
 
 
 def command_line(command: str, arguments: Sequence[str]) -> str:

@@ -156,8 +156,8 @@ def test_no_server_starts_whose_log_could_not_be_written(
     assert "cannot write the server's log to 'runs': no file can be made in '/proc'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_run_keeps_what_was_answered(capsys: pytest.CaptureFixture[str], number: signal.Signals) -> None:
+def interrupted_run(*words: str, number: signal.Signals = signal.SIGINT) -> int:
+    """Return the exit code of a run whose process gets a signal after three answers of four."""
     with CachedServer() as server:
         complete = server.answer
 
@@ -172,15 +172,86 @@ def test_an_interrupted_run_keeps_what_was_answered(capsys: pytest.CaptureFixtur
 
         server.answer = answer
         one_by_one = ("workload.concurrency=1", "workload.warmup_requests=0")
-        assert main(["bench", f"bench.url={server.url}", *SMALL, *one_by_one]) == 130
+        return main(["bench", f"bench.url={server.url}", *SMALL, *one_by_one, *words])
+
+
+INTERRUPTED = "sglk: interrupted after 3 of 4 measured requests; "
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_keeps_what_was_answered(capsys: pytest.CaptureFixture[str], number: signal.Signals) -> None:
+    assert interrupted_run(number=number) == 130
     record, shown = the_record(), capsys.readouterr()
-    assert record.broken_off == "interrupted, after 3 of 4 requests"
+    assert record.broken_off == "interrupted, with 3 of 4 requests answered"
     assert not record.valid
     assert [request.status for request in record.requests] == ["ok"] * 3
     assert "3 requests in" in shown.out
-    assert "warning: the run was broken off (interrupted, after 3 of 4 requests)" in shown.out
+    assert "warning: the run was broken off (interrupted, with 3 of 4 requests answered): what takes" in shown.out
     (path,) = Path("runs").iterdir()
-    assert shown.err == f"sglk: interrupted after 3 of 4 measured requests; record of what was answered: {path}\n"
+    assert shown.err == f"{INTERRUPTED}record of what was answered: {path}\n"
+
+
+def test_a_run_that_was_broken_off_leaves_an_older_record_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    with CachedServer() as server:
+        assert main(["bench", f"bench.url={server.url}", *SMALL, "bench.output=x/r.json"]) == 0
+    good = Path("x/r.json").read_text()
+    for name in ("x/r-broken-off.json", "x/r-broken-off-2.json"):
+        capsys.readouterr()
+        assert interrupted_run("bench.output=x/r.json") == 130
+        told = f"{INTERRUPTED}record of what was answered: {name} (x/r.json is left as it was)\n"
+        assert capsys.readouterr().err == told
+        assert Record.load_file(Path(name)).broken_off is not None
+    assert Path("x/r.json").read_text() == good
+    assert interrupted_run("bench.output=x/new.json") == 130
+    assert Record.load_file(Path("x/new.json")).broken_off is not None
+    assert not Path("runs").exists()
+
+
+def test_a_second_interruption_hides_no_record_that_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Record.save
+
+    def interrupted_save(record: Record, path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        save(record, path)
+
+    monkeypatch.setattr(Record, "save", interrupted_save)
+    assert interrupted_run() == 130
+    (path,) = Path("runs").iterdir()
+    assert capsys.readouterr().err == f"{INTERRUPTED}record of what was answered: {path}\n"
+    assert the_record().counts.completed == 3
+
+
+def test_a_full_disk_changes_neither_the_figures_nor_the_code_of_an_interrupted_run(
+    capsys: pytest.CaptureFixture[str],
+    fill_disk: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # The file that tries whether there is room.
+    fill_disk(1)
+    assert interrupted_run() == 130
+    shown = capsys.readouterr()
+    assert "3 requests in" in shown.out
+    said = rf"{INTERRUPTED}cannot write record 'runs/.*': No space left on device; it is kept in '(.*)'\n"
+    found = re.fullmatch(said, shown.err)
+    assert found is not None, shown.err
+    assert Record.load_file(Path(found[1])).counts.completed == 3
+    assert not list(Path("runs").iterdir())
+
+
+def test_a_reader_who_has_gone_hides_no_record(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody_reads(record: Record) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("sglk.commands.bench.show", nobody_reads)
+    assert interrupted_run() == 141
+    (path,) = Path("runs").iterdir()
+    assert capsys.readouterr().err == f"{INTERRUPTED}record of what was answered: {path}\n"
 
 
 def test_an_interrupted_warm_up_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:

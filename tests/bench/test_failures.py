@@ -155,12 +155,18 @@ class Mortal(Target):
         raise RunError("the server ended with code 1")
 
 
-def test_a_run_that_loses_its_server_leaves_what_was_answered() -> None:
+@pytest.mark.parametrize(("answered", "missing"), [(8, ""), (4, ": what takes longest is missing from its figures")])
+def test_a_run_that_loses_its_server_leaves_what_was_answered(answered: int, missing: str) -> None:
     kept: list[Record] = []
-    with CachedServer() as server, pytest.raises(RunError, match="ended with code 1"):
-        measure(Mortal(server.url), workload(), LoadConfig(), on_break=kept.append)
+    with (
+        CachedServer() if answered == 8 else MockServer(failing("refused"), NATIVE) as server,
+        pytest.raises(RunError, match="ended with code 1"),
+    ):
+        measure(Mortal(server.url), workload(warmup_requests=0), LoadConfig(), on_break=kept.append)
     (record,) = kept
-    assert record.broken_off == "the server ended with code 1, after 8 of 8 requests"
+    why = f"the server ended with code 1, with {answered} of 8 requests answered"
+    assert record.broken_off == why
+    assert f"the run was broken off ({why}){missing}" in record.warnings
     assert not record.valid
-    assert record.counts.completed == 8
+    assert record.counts.completed == answered
     assert Record.from_json(record.to_json()) == record

@@ -40,10 +40,10 @@ def test_a_run_with_too_many_failures_is_invalid_and_says_why(tmp_path: Path) ->
 
 
 def test_a_run_that_was_broken_off_is_invalid_and_says_why(tmp_path: Path) -> None:
-    broken = replace(record("cut"), broken_off="interrupted, after 12 of 64 requests", valid=False)
+    broken = replace(record("cut"), broken_off="interrupted, with 12 of 64 requests answered", valid=False)
     broken.save(tmp_path / "runs/cut.json")
     row = frame_of(tmp_path).iloc[0]
-    assert (row["state"], row["reason"]) == ("INVALID", "interrupted, after 12 of 64 requests")
+    assert (row["state"], row["reason"]) == ("INVALID", "interrupted, with 12 of 64 requests answered")
 
 
 def test_figures_are_those_of_the_record(tmp_path: Path) -> None:
