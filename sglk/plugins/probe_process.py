@@ -67,9 +67,17 @@ def _try_all(plugins: list[Plugin], folder: Path, timeout_s: float) -> None:
         elif pid == 0:
             time.sleep(_CHECK_S)
     for pid, number in running.items():
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        _kill(pid)
         _fail(folder, number, f"its import did not come to an end within {timeout_s:g} s")
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        # It has not come as far as having a group of its own.
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _fork(plugin: Plugin, number: int, folder: Path) -> int:

@@ -1,10 +1,11 @@
 """Servers that hang, by what their probes and requests are told, and those that only seem to."""
 
 import asyncio
+import itertools
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -29,7 +30,7 @@ class Mute(socketserver.ThreadingTCPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
-        self.figures: bytes | None = None
+        self.figures: Callable[[], bytes] | None = None
         self.asked = threading.Event()
         self.over = threading.Event()
         self.go_on = threading.Semaphore(0)
@@ -43,7 +44,7 @@ class Connection(socketserver.StreamRequestHandler):
             if self.server.figures is None:
                 self.server.over.wait()
             else:
-                self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.server.figures)
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.server.figures())
             return
         self.server.asked.set()
         self.wfile.write(HEAD)
@@ -84,17 +85,19 @@ def test_a_server_that_answers_requests_has_not_hung(mute: Mute, monkeypatch: py
 
 
 def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is_well(mute: Mute) -> None:
-    mute.figures = b"vllm:generation_tokens_total 7.0\n"
+    totals = itertools.count(8)
+    mute.figures = lambda: b"vllm:generation_tokens_total 7\n"
     engine = UpstreamEngine("a/0", f"http://127.0.0.1:{mute.server_address[1]}")
 
     async def ask() -> None:
         await asyncio.to_thread(wait_until, lambda: engine.stats().generated_tokens == 7, 120, "its figures are read")
         await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 120, "its probes get answers")
         engine.submit(ProxyRequest("r", (), path="/v1/completions"), lambda output: None)
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 120, "it takes no steps")
-        mute.figures = b"vllm:generation_tokens_total 8.0\n"
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s < 1, 120, "it takes steps")
-        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 1, 120, "it takes none any more")
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 0.1, 120, "it takes no steps")
+        mute.figures = lambda: b"vllm:generation_tokens_total %d\n" % next(totals)
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 120, "it takes steps")
+        mute.figures = lambda: b"vllm:generation_tokens_total 7\n"
+        await asyncio.to_thread(wait_until, lambda: engine.stuck_s > 0.1, 120, "it takes none any more")
         engine.abort("r")
         await asyncio.to_thread(wait_until, lambda: engine.stuck_s == 0, 120, "nobody waits for it")
         await asyncio.to_thread(engine.shutdown)
@@ -103,7 +106,7 @@ def test_a_server_of_vllm_that_takes_no_steps_has_hung_though_it_says_that_it_is
 
 
 def test_a_start_is_given_up_while_the_first_token_does_not_come(mute: Mute) -> None:
-    mute.figures = b'{"data": [{"id": "m"}]}'
+    mute.figures = lambda: b'{"data": [{"id": "m"}]}'
     words = [f"groups=[{{name: a, url: 'http://127.0.0.1:{mute.server_address[1]}'}}]", "profiles=none"]
     (replica,) = replica_configs(compose("serve", words))
     cancelled = threading.Event()
