@@ -21,7 +21,11 @@ class SplitSizes:
     vocabulary: int | None = None
     """Rows of embedding and head; None where every rank has all."""
     block: int = 1
-    """Neighbours of an inner width that share scales: no rank has a part of them."""
+    """Neighbours of an inner width, or of the outputs for heads, that share scales: no rank has a part of them."""
+    head_widths: frozenset[int] = frozenset()
+    """Outputs that a head has of each projection, where blocks are to stay whole."""
+    kv_width: int = 0
+    """Those of a key-value head; 0 where they may be cut."""
 
     def fits(self, tp_size: int) -> bool:
         """Return whether each of `tp_size` ranks can have whole query heads and an equal part of every width.
@@ -33,7 +37,12 @@ class SplitSizes:
             and (self.kv_heads % tp_size == 0 or tp_size % self.kv_heads == 0)
             and all(width % (tp_size * self._block(tp_size)) == 0 for width in self.widths)
             and (self.vocabulary is None or self.vocabulary % tp_size == 0)
+            and self._keeps_blocks_of_heads(tp_size)
         )
+
+    def _keeps_blocks_of_heads(self, tp_size: int) -> bool:
+        block, heads, kv_heads = self._block(tp_size), self.heads // tp_size, max(1, self.kv_heads // tp_size)
+        return all(heads * width % block == 0 for width in self.head_widths) and kv_heads * self.kv_width % block == 0
 
     def _block(self, tp_size: int) -> int:
         return self.block if tp_size > 1 else 1
@@ -47,9 +56,9 @@ class SplitSizes:
         if self.fits(tp_size):
             return None
         widths = "".join(f", feed-forward width {width}" for width in sorted(self.widths))
-        blocks = f" (in blocks of {self.block})" if self.block > 1 else ""
+        blocks = f" and in whole blocks of {self.block}" if self.block > 1 else ""
         vocabulary = "" if self.vocabulary is None else f", vocabulary of {self.vocabulary}"
         return (
             f"runtime.tp_size={tp_size} does not split the {self.heads} attention heads, {self.kv_heads} key-value"
-            f" heads{widths}{blocks}{vocabulary} of {model!r} evenly; allowed: {', '.join(map(str, self.allowed()))}"
+            f" heads{widths}{vocabulary} of {model!r} evenly{blocks}; allowed: {', '.join(map(str, self.allowed()))}"
         )

@@ -1,6 +1,7 @@
 """How a checkpoint says that its weights are quantised: `quantization_config` in config.json. Needs no torch."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sglk.backends.schemes import LinearScheme
@@ -37,6 +38,15 @@ class CheckpointQuantization:
     """Outputs that share a scale (blocks of fp8)."""
     reordered: bool = False
     """Whether every layer says which group each of its inputs belongs to."""
+    ignored: tuple[str, ...] = ()
+    """compressed-tensors' names of layers in full precision; those of many begin with `re:`."""
+
+    def leaves_out(self, name: str) -> bool:
+        """Return whether the linear layer of that name, such as `model.layers.0.mlp.up_proj`, is in full precision."""
+        return any(
+            re.match(each.removeprefix("re:"), name) is not None if each.startswith("re:") else each == name
+            for each in self.ignored
+        )
 
 
 def read_quantization(folder: Path) -> CheckpointQuantization | None:
@@ -118,14 +128,27 @@ def _compressed_tensors(settings: Fields) -> CheckpointQuantization:
     groups = settings.values.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
         raise settings.wrong("config_groups", "an object of objects")
-    layout = settings.text("format", "dense")
+    layout, ignored = settings.text("format", "dense"), _ignored(settings)
     found = {
         _compressed_group(Fields(group, f"{settings.origin}: config_groups.{name}"), layout)
         for name, group in groups.items()
     }
     if len(found) != 1:
         raise ModelLoadError(f"{settings.origin}: {len(found)} different schemes in one model cannot be loaded")
-    return found.pop()
+    return replace(found.pop(), ignored=ignored)
+
+
+def _ignored(settings: Fields) -> tuple[str, ...]:
+    names = settings.values.get("ignore") or []
+    wrong = settings.wrong("ignore", "a list of names, and of regular expressions after `re:`")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise wrong
+    try:
+        for name in names:
+            re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
+    except re.error as error:
+        raise wrong from error
+    return tuple(names)
 
 
 def _compressed_group(group: Fields, layout: str) -> CheckpointQuantization:

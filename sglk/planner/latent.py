@@ -9,28 +9,38 @@ from collections.abc import Iterator
 
 from sglk.models.spec import LatentSpec, ModelSpec
 
+TO_HEADS = "kv_b_proj"
+"""The matrix from the vector to the keys and values of heads."""
 
-def matrices(part: ModelSpec, latent: LatentSpec) -> Iterator[tuple[int, int]]:
-    """Yield outputs and inputs of the linear layers of one layer's attention on a rank that has `part`."""
+
+def matrices(part: ModelSpec, latent: LatentSpec) -> Iterator[tuple[str, int, int]]:
+    """Yield name, outputs and inputs of the linear layers of one layer's attention on a rank that has `part`."""
     hidden, heads = part.hidden_size, part.num_attention_heads
     queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
     if latent.q_lora_rank is None:
-        yield queries, hidden
+        yield "q_proj", queries, hidden
     else:
-        yield latent.q_lora_rank, hidden
-        yield queries, latent.q_lora_rank
-    yield vector_width(latent), hidden
-    yield heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank
-    yield hidden, heads * latent.v_head_dim
+        yield "q_a_proj", latent.q_lora_rank, hidden
+        yield "q_b_proj", queries, latent.q_lora_rank
+    yield "kv_a_proj_with_mqa", vector_width(latent), hidden
+    yield TO_HEADS, heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank
+    yield "o_proj", hidden, heads * latent.v_head_dim
 
 
 def absorbed(part: ModelSpec, latent: LatentSpec) -> int:
-    """Return the numbers of the matrix from the vector to keys and values, which a layer has twice.
+    """Return the numbers of the matrix from the vector to keys and values, which a layer may have twice.
 
-    Both engines multiply queries and results with it while they decode, and for that keep it once more in the compute
-    dtype (`w_kc` and `w_vc` in SGLang's `post_load_weights`, `W_UK_T` and `W_UV` in vLLM's `MLAAttention`).
+    Both engines multiply queries and results with it while they decode, in the compute dtype (`w_kc` and `w_vc` in
+    SGLang's `post_load_weights`, `W_UK_T` and `W_UV` in vLLM's `MLAAttention`). SGLang copies it for that; vLLM's are
+    views of a matrix in full precision, and further memory where it has to be dequantised.
     """
     return part.num_attention_heads * (latent.qk_nope_head_dim + latent.v_head_dim) * latent.kv_lora_rank
+
+
+def head_widths(latent: LatentSpec) -> frozenset[int]:
+    """Return how many outputs, or inputs, of each projection that is divided by heads belong to one head."""
+    plain = latent.qk_nope_head_dim
+    return frozenset({plain + latent.qk_rope_head_dim, plain + latent.v_head_dim, latent.v_head_dim})
 
 
 def norm_width(latent: LatentSpec) -> int:

@@ -27,8 +27,11 @@ from sglk.models.registry import check_architecture, check_known
 from sglk.models.spec import ModelSpec
 from sglk.planner.dtypes import BYTES
 from sglk.planner.kinds import ROWS, StoredKinds
+from sglk.planner.latent import head_widths
 from sglk.planner.room import IN_MAIN_MEMORY
 from sglk.planner.weights import Layout, Weights, padded_vocabulary, weights_of
+
+VLLM = "vllm"
 
 _USUAL_GROUP = 128
 """Inputs that share a scale in most published AWQ and GPTQ checkpoints."""
@@ -56,6 +59,8 @@ class PlannedModel:
     """Multiple of outputs that the device fills matrices up to."""
     launched: bool = False
     """Whether SGLang or vLLM has it, not our own engine."""
+    vllm: bool = False
+    """Whether that is vLLM."""
     kinds: StoredKinds | None = None
     """What the files have their matrices in, where the device keeps that; None = not known, or it does not."""
 
@@ -89,6 +94,8 @@ class PlannedModel:
             self.rows,
             self.launched,
             self._block_rows,
+            self._left_out,
+            self.vllm,
         )
         return weights_of(self.spec, dtype, scheme, ranks, layout, self.head(scheme))
 
@@ -114,12 +121,23 @@ class PlannedModel:
         """Outputs that share scales; our own engine gives each its own."""
         return self.checkpoint.block_rows if self.launched and self.checkpoint else 1
 
+    def _left_out(self, name: str) -> bool:
+        return self.launched and self.checkpoint is not None and self.checkpoint.leaves_out(name)
+
     @property
     def _sizes(self) -> SplitSizes:
         sizes = split_sizes(self.spec)
         if not self.launched:
             return sizes
-        return replace(sizes, vocabulary=padded_vocabulary(self.spec), block=self._block_rows)
+        latent, width = self.spec.latent, self.spec.head_dim
+        return replace(
+            sizes,
+            vocabulary=padded_vocabulary(self.spec),
+            block=self._block_rows,
+            head_widths=frozenset({width}) if latent is None else head_widths(latent),
+            # vLLM forgives it where projections are stacked (`_maybe_allow_fp8_block_shape_mismatch`).
+            kv_width=width if latent is None and not self.vllm else 0,
+        )
 
     def tp_sizes(self) -> list[int]:
         """Return the numbers of devices that the model can be split over."""
@@ -138,7 +156,7 @@ def model_of(config: ServeConfig) -> PlannedModel:
     Raises ModelLoadError for an architecture that only other engines have, where it is to be our own.
     """
     if config.engine.name != NATIVE:
-        return replace(planned_model(config.model), summed=True, launched=True)
+        return replace(planned_model(config.model), summed=True, launched=True, vllm=config.engine.name == VLLM)
     here, exact = config.backend.name == IN_MAIN_MEMORY, config.runtime.enable_deterministic_inference
     packed = here and _has_kernels(config.backend)
     found = planned_model(config.model, kept=packed and config.runtime.load_format != "dummy")

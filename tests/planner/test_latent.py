@@ -19,11 +19,13 @@ from sglk.config.schema import ModelConfig
 from sglk.errors import ConfigError, ModelLoadError
 from sglk.models.fields import Fields
 from sglk.models.hf_config import spec_from_config
+from sglk.models.quantization_config import parse_quantization
 from sglk.models.spec import ModelSpec
 from sglk.planner.kv import kv_bytes_per_token
 from sglk.planner.latent import absorbed, matrices
 from sglk.planner.model import PlannedModel
 from sglk.planner.plan import ReplicaPlan, plan_deployment
+from sglk.planner.weights import Weights
 from sglk.testing.tiny import tiny_config
 
 V2_LITE: dict[str, Any] = {
@@ -197,7 +199,7 @@ def test_heads_widths_and_vocabulary_are_divided_and_the_rest_is_on_every_rank()
         assert part.norms == whole.norms
         for name in ("embedding", "head", "absorbed"):
             assert ranks * getattr(part, name) == getattr(whole, name)
-    assert absorbed(spec, spec.latent) in [outputs * inputs for outputs, inputs in matrices(spec, spec.latent)]
+    assert absorbed(spec, spec.latent) in [outputs * inputs for _, outputs, inputs in matrices(spec, spec.latent)]
 
 
 def test_a_vocabulary_is_filled_up_and_every_moe_layer_freq_th_layer_has_experts() -> None:
@@ -222,8 +224,69 @@ def test_blocks_of_a_checkpoint_share_their_scales_and_are_not_cut(tmp_path: Pat
         assert stored == pytest.approx(numbers * (1 + 4 / 128**2), rel=1e-5)
     unblocked = planned("chip=h200", "engine=sglang", f"model={write(tmp_path / 'plain', V3)}", "runtime.tp_size=16")
     assert unblocked.subject.tp_sizes() == [1, 2, 4, 8, 16, 32, 64]
-    with pytest.raises(ConfigError, match=r"feed-forward width 18432 \(in blocks of 128\), vocabulary of 129280"):
+    with pytest.raises(ConfigError, match=r"vocabulary of 129280 of 'v3' evenly and in whole blocks of 128; allow"):
         planned("chip=h200", "engine=sglang", f"model={folder}", "runtime.tp_size=32")
+
+
+def test_blocks_of_the_outputs_for_heads_are_not_cut_either(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 1024,
+        "intermediate_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "vocab_size": 256,
+    }
+    folder = write(tmp_path / "tiny", tiny_config(**sizes) | {"quantization_config": FP8})
+    for engine, allowed in (("sglang", [1, 2]), ("vllm", [1, 2, 4, 8])):
+        assert planned("chip=h200", f"engine={engine}", f"model={folder}").subject.tp_sizes() == allowed
+    narrow = V3 | {"qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 64, "quantization_config": FP8}
+    latent = write(tmp_path / "narrow", narrow | {"num_attention_heads": 8, "num_key_value_heads": 8})
+    for engine in ("sglang", "vllm"):
+        # 112 outputs of a head of `kv_b_proj`: only all eight together are whole blocks.
+        assert planned("chip=h200", f"engine={engine}", f"model={latent}").subject.tp_sizes() == [1]
+
+
+def test_what_decoding_takes_needs_memory_where_it_is_a_copy(tmp_path: Path) -> None:
+    plain, blocks = write(tmp_path / "v3", V3), write(tmp_path / "fp8", V3 | {"quantization_config": FP8})
+    copied = 61 * 128 * (128 + 128) * 512 * 2 // 8
+
+    def extra(engine: str, folder: Path) -> int:
+        plan = planned("chip=h200", f"engine={engine}", f"model={folder}", "runtime.tp_size=8", "runtime.dtype=bf16")
+        return plan.found.weights.absorbed
+
+    assert [extra("sglang", plain), extra("sglang", blocks), extra("vllm", blocks)] == [copied] * 3
+    assert extra("vllm", plain) == 0
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_layers_that_a_checkpoint_leaves_out_are_counted_in_the_compute_dtype(tmp_path: Path, engine: str) -> None:
+    """As Kimi-K2-Thinking does, whose experts alone have 4 bits."""
+    group = {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}}
+    packed = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}}
+    others = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+
+    def weights(name: str, ignore: list[str] | None) -> Weights:
+        quantised = {} if ignore is None else {"quantization_config": packed | {"ignore": ignore}}
+        folder = write(tmp_path / name, KIMI_K2 | quantised)
+        words = ("chip=h200", f"engine={engine}", f"model={folder}", "runtime.tp_size=8", "runtime.dtype=bf16")
+        return planned(*words).found.weights
+
+    whole, all_in_4, experts_in_4 = weights("plain", None), weights("all", ["lm_head"]), weights("experts", others)
+    assert all_in_4.attention < experts_in_4.attention == whole.attention
+    # 60 layers of shared experts and one dense layer, in 16 bits rather than in 4.5.
+    left_out = 3 * 7168 * (60 * 2048 + 18432) // 8
+    assert experts_in_4.feed_forward - all_in_4.feed_forward == left_out * (16 - 4.5) / 8
+    assert experts_in_4.absorbed == whole.absorbed == (0 if engine == "vllm" else all_in_4.absorbed)
+    one = weights("one", ["model.layers.0.self_attn.kv_b_proj"])
+    assert one.attention - all_in_4.attention == 64 * 256 * 512 // 8 * (16 - 4.5) / 8
+
+
+def test_a_checkpoint_that_leaves_out_what_nobody_can_name_is_told(tmp_path: Path) -> None:
+    quantised = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}
+    for ignore in ("lm_head", [1], ["re:("]):
+        with pytest.raises(ModelLoadError, match="`ignore` must be a list of names"):
+            parse_quantization(Fields(quantised | {"ignore": ignore}, "config.json"))
 
 
 def test_a_chosen_number_of_devices_has_room_for_weights_and_one_request(capsys: pytest.CaptureFixture[str]) -> None:

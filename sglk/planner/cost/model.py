@@ -79,7 +79,8 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     ConfigError for a chip without the figures, a file that does not fit and latent attention, ModelLoadError for a
     model of which nothing is known.
     """
-    if model_of(config).spec.latent is not None:
+    model = model_of(config)
+    if model.spec.latent is not None:
         raise ConfigError(
             f"model {config.model.name!r} has latent attention, whose steps have no price; `sglk bench` measures a "
             "server that has it"
@@ -88,7 +89,6 @@ def cost_model(config: ServeConfig, calibration: str = AUTO) -> CostModel:
     search = find_calibration(config.chip.name, way, calibration)
     if search.found is not None:
         return _calibrated(way, search.found)
-    model = model_of(config)
     scheme, rates = model.scheme(config.runtime.quantization), _rates(config, search.passed_over)
     kinds = way.dtype, way.kv_cache_dtype, scheme
     prices = RooflinePrices.of(model.spec, *kinds, way.tp_size, rates, way.gathers, model.head(scheme))
