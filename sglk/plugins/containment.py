@@ -22,14 +22,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal
 def settings_kept(where: str) -> Iterator[None]:
     """Put torch's defaults, the handlers of signals and the working folder back as they were, with a warning.
 
+    Not where an interruption comes out of the block: it ends the process, whose handlers are set for that by now.
     `where` names the plugin. Imports torch.
     """
     settings = list(_settings())
     before = [read() for _, read, _ in settings]
+    interrupted = False
     try:
         yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        for (name, read, write), value in zip(settings, before, strict=True):
+        for (name, read, write), value in () if interrupted else zip(settings, before, strict=True):
             if (now := read()) != value:
                 write(value)
                 log.warning("%s changed %s to %s while it was imported; it is %s again", where, name, now, value)

@@ -12,6 +12,7 @@ import torch
 
 from sglk import plugins
 from sglk.errors import BackendError
+from sglk.interrupt import interruptible, stop_signals
 from sglk.plugins.containment import output_on_stderr
 from tests.plugins.distributions import BACKEND, install_backend
 
@@ -47,6 +48,20 @@ def test_what_an_import_changes_is_put_back_when_it_fails(site: Path) -> None:
     with pytest.raises(BackendError, match="OSError: gone"):
         plugins.load_backend("rude")
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_signal_during_an_import_is_not_the_plugin_s_doing(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    install_backend(site, "slow", "import signal\nsignal.raise_signal(signal.SIGTERM)\n")
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    try:
+        with interruptible(), pytest.raises(KeyboardInterrupt):
+            plugins.load_backend("slow")
+        # A second one would break off the orderly end that the first one began.
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == []
 
 
 def test_a_plugin_prints_to_stderr(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
