@@ -69,7 +69,9 @@ class SamplingFields(GrammarFields):
         description=f'an object of up to {MAX_BIASES} token ids with numbers from -100 to 100, such as {{"42": -100}}',
     )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="a whole number of 64 bits")
-    n: int | None = Field(default=None, ge=1, le=MAX_N, description=f"a whole number from 1 to {MAX_N}")
+    n: int | None = Field(
+        default=None, ge=1, le=MAX_N, description="a whole number from 1 to what the server allows (server.max_choices)"
+    )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = Field(
         default=None,
         description=f"a string of 1 to {MAX_STOP_CHARACTERS} characters or a list of up to {MAX_STOP_STRINGS} of them",

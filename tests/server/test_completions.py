@@ -100,7 +100,9 @@ class TestSeveralChoices:
 
     @pytest.mark.parametrize("n", [0, -1, 1_000_000, 65, "2", 1.5, True])
     def test_silly_n_is_refused(self, served: Served, n: object) -> None:
-        assert error_of(served.post(PATH, {"prompt": "a", "n": n}))["param"] == "n"
+        error = error_of(served.post(PATH, {"prompt": "a", "n": n}))
+        assert error["param"] == "n"
+        assert "server.max_choices" in error["message"]
 
     def test_too_many_prompts_are_refused(self, served: Served) -> None:
         error = error_of(served.post(PATH, {"prompt": ["a"] * 65}))
