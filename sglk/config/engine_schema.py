@@ -42,5 +42,5 @@ class UpstreamConfig:
     """The one size of KV pages that it takes, in place of `runtime.page_size`; null = any."""
     page_multiple: int = 1
     """Tokens of which a page must be a multiple; `runtime.page_size` is rounded up to one."""
-    gguf: bool = True
+    gguf: bool = False
     """Whether it computes with the weights of GGUF files there, if it reads such files at all."""

@@ -24,6 +24,9 @@ from sglk.upstream.fit import fitted
 from sglk.upstream.table import flag_table
 
 LOOPBACK = "127.0.0.1"
+OTHER_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".npz"})
+"""Ends of the names of files beside a GGUF file that an engine may take the weights from in its place."""
+
 FIRST_PORT = 30000
 """What is shown where no port has been chosen yet."""
 
@@ -105,8 +108,14 @@ def _require_readable(source: str, config: ServeConfig, dialect: Dialect, title:
 
 def _is_gguf(source: str, load_format: str) -> bool:
     path = Path(source)
-    alone = not (path / "config.json").exists() and any(path.glob("*.gguf"))
-    return load_format == "gguf" or path.suffix == ".gguf" or alone
+    if load_format == "gguf" or path.suffix == ".gguf":
+        return True
+    needs_none = load_format == "dummy" and (path / "config.json").exists()
+    return any(path.glob("*.gguf")) and not needs_none and not _has_other_weights(path)
+
+
+def _has_other_weights(folder: Path) -> bool:
+    return (folder / "config.json").exists() and any(file.suffix in OTHER_WEIGHTS for file in folder.rglob("*"))
 
 
 def flag_name(name: str) -> str:

@@ -58,6 +58,11 @@ def test_runtime_parameters_have_sglangs_names() -> None:
     ("engine", "chip", "told"),
     [
         ("sglang", "cpu", r"sglang 0.5.18 does not serve with backend=cpu; choose a model of safetensors, such as"),
+        (
+            "sglang",
+            "kunlun_p800",
+            r"sglang 0.5.18 does not serve with backend=kunlun; choose a model of safetensors, such as",
+        ),
         ("vllm", "h100", r"vllm 0.32.0 does not serve; choose a model of safetensors, such as"),
     ],
 )
@@ -71,12 +76,26 @@ def test_a_gguf_file_is_refused_before_an_engine_finds_out(
     with pytest.raises(ConfigError, match=rf"is GGUF \(.*\), which {told}"):
         compose_command(config)
     (tmp_path / "config.json").touch()
+    with pytest.raises(ConfigError, match=rf"is GGUF \(.*\), which {told}"):
+        compose_command(config)
     if is_folder:
+        config.runtime.load_format = "dummy"
         assert str(tmp_path) in compose_command(config).argv
 
 
-def test_a_gguf_file_is_handed_to_sglang_where_it_has_kernels_for_it(tmp_path: Path) -> None:
-    config = copy.deepcopy(deployment("sglang", "h100"))
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "original/consolidated.00.pth"])
+def test_a_gguf_file_beside_other_weights_is_none_of_the_engines_business(weights: str, tmp_path: Path) -> None:
+    (tmp_path / "original").mkdir()
+    for name in ("m.gguf", "config.json", weights):
+        (tmp_path / name).touch()
+    config = copy.deepcopy(deployment("sglang", "cpu"))
+    config.model.path = str(tmp_path)
+    assert value(compose_command(config), "--model-path") == str(tmp_path)
+
+
+@pytest.mark.parametrize("chip", ["h100", "ascend_910b"])
+def test_a_gguf_file_is_handed_to_sglang_where_it_has_kernels_for_it(chip: str, tmp_path: Path) -> None:
+    config = copy.deepcopy(deployment("sglang", chip))
     config.model.path = str(tmp_path / "m.gguf")
     assert value(compose_command(config), "--model-path") == str(tmp_path / "m.gguf")
 
