@@ -20,13 +20,23 @@ _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:\w+\.)*
 """An exception's own line, also where each line of a traceback has a head as in vLLM's log."""
 
 _PART_LOST = re.compile(
-    r"((?:Subprocess|Worker proc) .*?(?:crashed with exit code -?\d+|died unexpectedly(?: \(exit code: -?\d+\))?)"
+    r"(?:\[\d[^\]]*\] |(?:\([^)]*\) )?[A-Z]+ \S+ \S+ \[[^\]]*\] |(?=[\w.]*EngineDeadError: ))"
+    r"(?:\[shutdown\] MPClient: |[\w.]*EngineDeadError: )?"
+    r"((?:Subprocess|Worker proc) \S+ (?:\(pid=\d+\) )?"
+    r"(?:crashed with exit code -?\d+|died unexpectedly(?: \(exit code: -?\d+\))?)"
     r"|engine core exited unexpectedly|EngineCore encountered an issue)"
 )
-"""What is said of a process of its own that is gone: SGLang and vLLM end themselves then."""
+"""What is said of a process of its own that is gone: SGLang and vLLM end themselves then.
+
+Only after the head of a line of theirs: a prompt that they log may have the same words.
+"""
+
+_SIGNALLED = re.compile(r"exit code:? -\d")
 
 _KILLED = re.compile(rf"exit code:? -{signal.SIGKILL:d}\b")
 
+_SERVER = "(APIServer "
+"""How vLLM begins the lines of the process whose exceptions cost no other one its life."""
 
 _TAKEN_AMONG = 5
 """Last lines among which a port that was taken is looked for: an engine that gets over it goes on to say more."""
@@ -90,16 +100,22 @@ class UpstreamProcess(ChildProcess):
 def last_words(said: Sequence[str], lines: int) -> list[str]:
     """Return the first cause that was told, and the last line; where none was, the last lines.
 
-    What comes between are mostly consequences, and the same where a process of the engine is gone.
+    What comes between are mostly consequences. Where a process of the engine is gone, that alone is told, but for an
+    exception before it of which it may have ended.
     """
-    cause = next(filter(None, map(_cause_in, said)), None)
+    told = [line for line in said if _cause_in(line)]
+    lost = next(((at, match.group(1)) for at, line in enumerate(told) if (match := _PART_LOST.match(line))), None)
+    if lost is not None:
+        before, part = told[: lost[0]], lost[1]
+        # No exception is the end of what a signal has ended.
+        if _SIGNALLED.search(part) or all(line.startswith(_SERVER) for line in before):
+            return [f"{part}, as when the system runs out of memory" if _KILLED.search(part) else part]
+    cause = _cause_in(told[0]) if told else None
     if cause is None:
         return list(said[-lines:])
-    if _PART_LOST.fullmatch(cause):
-        return [f"{cause}, as when the system runs out of memory" if _KILLED.search(cause) else cause]
     return [cause] if said[-1].endswith(cause) else [cause, said[-1]]
 
 
 def _cause_in(line: str) -> str | None:
-    match = _PART_LOST.search(line) or _RAISED.match(line)
+    match = _PART_LOST.match(line) or _RAISED.match(line)
     return match and match.group(1)

@@ -125,6 +125,39 @@ def test_an_engine_that_lost_a_process_of_its_own_has_told_which(said: list[str]
     assert last_words(said, 5) == [told]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "said", "told"),
+    [
+        ("ValueError: one request was wrong", SGLANG_LOSES_ITS_SCHEDULER, "Subprocess scheduler_0 (pid=12257) crashed"),
+        ("(APIServer pid=7) ValueError: one request was", VLLM_LOSES_ITS_CORE, "engine core exited unexpectedly"),
+        ("(EngineCore pid=8) ValueError: one request was", VLLM_LOSES_A_WORKER, "Worker proc VllmWorker-0 died"),
+        (
+            "(EngineCore pid=8) ERROR 11-29 22:04:39 [core.py:1510] ValueError: no",
+            VLLM_LOSES_ITS_CORE,
+            "ValueError: no",
+        ),
+        ("ValueError: no", ["[2026-11-30 23:12:07] Subprocess a_0 (pid=7) crashed with exit code 1"], "ValueError: no"),
+    ],
+)
+def test_an_exception_before_is_the_cause_only_where_it_may_have_ended_the_process(
+    earlier: str, said: list[str], told: str
+) -> None:
+    assert last_words([earlier, *said], 5)[0].startswith(told)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "[2026-11-30 23:12:07] Receive: obj=GenerateReqInput(text='Worker proc a died unexpectedly (exit code: -9)')",
+        "(APIServer pid=7) INFO 11-30 23:29:28 [logger.py:5] prompt: 'engine core exited unexpectedly'",
+        "Subprocess scheduler_0 (pid=12257) crashed with exit code -9",
+    ],
+)
+def test_a_prompt_that_is_logged_is_no_cause(prompt: str) -> None:
+    assert last_words([prompt, "IndexError: of which it ends"], 5) == ["IndexError: of which it ends"]
+    assert last_words([prompt, "the end"], 1) == ["the end"]
+
+
 def test_a_port_that_somebody_took_meanwhile_is_exchanged_for_another(
     replica: ReplicaConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
