@@ -69,7 +69,9 @@ def token_fault(url: str, model: str | None, key: str | None, limit_s: float = P
         return asyncio.run(asyncio.wait_for(ask(), limit_s))
     except asyncio.TimeoutError:
         raise httpx.ReadTimeout(f"no token within {limit_s:g} s") from None
-    except (httpx.HTTPStatusError, ValueError) as error:
+    except httpx.TransportError:
+        raise
+    except (httpx.HTTPError, ValueError) as error:
         return str(error)
 
 

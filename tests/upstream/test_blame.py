@@ -36,6 +36,8 @@ class Server(socketserver.ThreadingTCPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.answer = (500, b"no")
         self.token = (200, GOOD)
+        self.encoding = "identity"
+        """Of a probe's answer, as it claims."""
         self.trickles = False
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -59,14 +61,14 @@ class Connection(socketserver.StreamRequestHandler):
         elif b'"Hello"' in body:
             self.server.probes.append(json.loads(body))
             self.server.may_go_on.wait()
-            self.trickle() if self.server.trickles else self.tell(*self.server.token)
+            self.trickle() if self.server.trickles else self.tell(*self.server.token, self.server.encoding)
         else:
             self.server.headers.append(head)
             self.tell(*self.server.answer)
 
-    def tell(self, status: int, body: bytes) -> None:
-        head = f"HTTP/1.1 {status} Told\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.wfile.write(head.encode() + body)
+    def tell(self, status: int, body: bytes, encoding: str = "identity") -> None:
+        length = f"content-length: {len(body)}\r\ncontent-encoding: {encoding}"
+        self.wfile.write(f"HTTP/1.1 {status} Told\r\n{length}\r\nconnection: close\r\n\r\n".encode() + body)
 
     def trickle(self) -> None:
         self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -230,6 +232,16 @@ def test_a_server_whose_tokens_are_none_is_taken_out(token: bytes, server: Serve
     ask = asking(server.url, doubts=1_000_000)
     wait_until(lambda: bool(ask()) and ask.replica.breaker.opened > 0, 120, "it is found to give no token")
     assert str(without_token(server.url)).startswith("/v1/completions answers with")
+
+
+def test_a_server_whose_token_nobody_can_unpack_is_taken_out_and_still_looked_after(
+    server: Server, asking: type[Asking]
+) -> None:
+    server.encoding = "gzip"
+    ask = asking(server.url, doubts=1_000_000)
+    wait_until(lambda: bool(ask()) and ask.replica.breaker.opened > 0, 120, "it is found to give no token")
+    seen = server.looks
+    wait_until(lambda: server.looks > seen + 1, 120, "it is looked after again")
 
 
 def test_a_token_that_comes_in_drops_without_end_is_not_waited_for(
