@@ -168,6 +168,7 @@ def test_a_chip_without_its_hardware_can_be_imagined(model: str, capsys: Capture
     assert "simulated: no value and no time is of real hardware" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_kernel_that_ends_its_process_is_told_of_and_the_others_are_tried(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_kernel_that_ends_its_process_is_told_of_and_the_others_are_tried(
     assert "route " in printed.out
 
 
+@pytest.mark.slow
 def test_a_device_that_an_op_has_ruined_is_opened_anew_for_the_others(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_device_that_an_op_has_ruined_is_opened_anew_for_the_others(
     assert capsys.readouterr().err.splitlines()[-1].endswith("ruin the device or do not come back: add_rms_norm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("busy", "fds"), [(2, True), (1000, True), (0, False)])
 def test_ops_that_get_no_device_any_more_have_not_failed(
     model: str,
@@ -258,6 +261,7 @@ def test_ops_that_get_no_device_any_more_have_not_failed(
     assert ("device is busy" if fds else "Too many open files") in last
 
 
+@pytest.mark.slow
 def test_who_times_ops_is_told_once_of_a_device_that_is_gone(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -299,6 +303,7 @@ def test_what_ops_print_takes_no_more_room_than_one_answer(
             assert len(said) < 70_000
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_told_of_and_the_others_are_tried(
     model: str, plugin: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
