@@ -45,7 +45,7 @@ SITE = "/venv/lib/python3.12/site-packages"
 @pytest.mark.parametrize(
     ("stack", "place"),
     [
-        (["/usr/lib/python3.12/ctypes/__init__.py", f"{SITE}/chip/ops.py", "/work/sglk/calling.py"], 1),
+        (["/usr/lib/python3.12/ctypes/__init__.py", f"{SITE}/chip/ops.py", "/app/sglk/calling.py"], 1),
         ([f"{SITE}/torch/_ops.py", f"{SITE}/torch_chip/ops.py"], 1),
         (["/usr/lib64/python3.13t/ctypes/__init__.py", "/usr/lib/python3/dist-packages/chip.py"], 1),
         ([f"{SITE}/torch/_ops.py", "<frozen importlib._bootstrap>"], 0),
